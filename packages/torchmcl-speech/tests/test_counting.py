@@ -57,7 +57,7 @@ def test_as_many_files_are_written_as_voices_are_likely(tmp_path, talk, capsys, 
     assert len(result["outputs"]) == n_voices
     page = (tmp_path / "out" / "index.html").read_text()
     assert f"most likely {n_voices}" in page
-    assert ("of sound and no voice." in page) == (n_voices == 0)
+    assert ("of audio, no voice." in page) == (n_voices == 0)
     assert main([*command, "--voices", "2"]) == 0
     assert len(json.loads((tmp_path / "out" / "separation.json").read_text())["outputs"]) == 2
 

@@ -178,7 +178,7 @@ def test_a_recording_is_separated_into_files_ordered_by_score(place, trained, ca
     assert result["ordered_by"] == "score"
     shown = capsys.readouterr().out
     assert "long-1.wav" in shown
-    assert f"Open the page: {(out / 'index.html').resolve().as_uri()}" in shown
+    assert f"Open the report: {(out / 'index.html').resolve().as_uri()}" in shown
     assert "Output 3" in (out / "index.html").read_text()
     assert read_audio(out / result["mixture"]) == pytest.approx(result["gain"] * mixture, abs=1e-4)
     for output in result["outputs"]:
@@ -193,7 +193,7 @@ def test_recordings_are_packed_by_command(place, tmp_path, capsys):
     assert "4 recordings in" in capsys.readouterr().out
     assert AudioPack.load(tmp_path / "pack.npz").names == [f"speaker{i}/0{j}.wav" for i in (0, 1) for j in (0, 1)]
     assert main(["data", "pack", str(tmp_path / "nowhere"), "--out", str(tmp_path / "x.npz")]) == 2
-    assert "nowhere: there is no such folder" in capsys.readouterr().err
+    assert "nowhere: no such folder" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["data", "mix", str(place), "--out", str(tmp_path), "--counts", "tr"])
     assert "must be like tr=200,cv=20,tt=20" in capsys.readouterr().err

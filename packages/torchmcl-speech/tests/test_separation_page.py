@@ -99,7 +99,7 @@ def test_long_recordings_are_played_from_the_files_beside_the_page(tmp_path):
         assert durations(driver) == pytest.approx([130.0] * 2)
         assert driver.find_element("css selector", ".marks").text.split() == ["0:00", "0:32", "1:05", "1:38", "2:10"]
         text = driver.find_element("css selector", "main").text
-        assert "share of the energy 1.000" in text
+        assert "fraction of the energy 1.000" in text
         assert "All files are scaled by 0.50" in text
         assert console_errors(driver) == []
 

@@ -53,7 +53,9 @@ def test_a_damaged_file_is_refused(tmp_path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"`small` must have the sha256 [0-9a-f]{64}, got .* install torchmcl-speech"):
+    with pytest.raises(
+        ValueError, match=r"`small` must have the SHA-256 checksum [0-9a-f]{64}, got .* install torchmcl-speech"
+    ):
         load_with_card(folder)
     path.unlink()
     with pytest.raises(ValueError, match="got no file"):

@@ -176,7 +176,7 @@ def test_a_value_that_cannot_be_used_is_named_and_nothing_is_written(tmp_path, m
         ("model.n_filter=8", "model: unknown option ['n_filter']"),
         ("model.n_filters=x", "DPRNN: `n_filters`"),
         ("training.batch_size=50", "training: `batch_size`"),
-        ("data.crop=9.0", "none of 4 mixtures can be used"),
+        ("data.crop=9.0", "none of 4 mixtures is usable"),
         ("data.crop=.nan", "data: `crop`"),
         ("data.n_workers=-1", "data: `n_workers`"),
         ("training.learning_rate=.inf", "training: `learning_rate`"),

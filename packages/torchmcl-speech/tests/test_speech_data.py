@@ -222,10 +222,10 @@ def write_samples(path, samples):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:-1001]), "is cut short; 1001 bytes are missing at its end"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1001]), "is truncated; 1001 bytes are missing at its end"),
         (lambda path: write_samples(path, [0.1] * 123 + [np.nan] * 1877), "sample 123 is not finite"),
         (lambda path: path.write_text("these are not the samples you are looking for"), "not readable as audio"),
-        (lambda path: path.unlink(), "there is no such file"),
+        (lambda path: path.unlink(), "no such file"),
         (lambda path: write_samples(path, []), "has no samples"),
     ],
 )
@@ -234,7 +234,7 @@ def test_bad_recordings_are_named_or_skipped_with_a_count(tiny, spoil, message):
     good = pair("speaker0/01.wav", "speaker1/01.wav")
     with pytest.raises(BadAudio, match=f"speaker1/00.wav: {message}"):
         SpeechMixtures([pair(*TWO), good], AudioFolder(tiny), crop=0.1)[0]
-    with pytest.warns(UserWarning, match="1 mixtures were skipped for 1 bad recordings: .*00.wav: " + message):
+    with pytest.warns(UserWarning, match="1 mixtures with 1 bad recordings were skipped: .*00.wav: " + message):
         dataset = SpeechMixtures([pair(*TWO), good], AudioFolder(tiny), crop=0.1, skip_bad=True)
     assert len(dataset) == 1
     assert list(dataset.usable.bad_files) == ["speaker1/00.wav"]

@@ -338,7 +338,7 @@ def _check_size(
     width = int(places[longest][0]) + 1
     if width * len(places) > _MOST_PLACES:
         part = parts[longest]
-        rule = f"lead to at most {_MOST_PLACES:,} steps between first and last times, summed over all series"
+        rule = f"span at most {_MOST_PLACES:,} steps in all series together"
         got = f"{width:,} in series {names[longest]!r}, {_text(part[0])} to {_text(part[-1])}"
         raise ValueError(bad_value(owner, name, rule, got, "Check whether one of these times is mistyped."))
 

@@ -1,4 +1,4 @@
-"""The configuration of a separator's training run, read from a small YAML file. Unknown options are errors."""
+"""Configuration of the training run of a separator, read from a YAML file. Unknown options are errors."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ __all__ = [
     "yaml_value",
 ]
 
-# Types allowed by an annotation. An integer is also a valid float; YAML reads 1e-3 as text.
+# Types that an annotation allows. An integer is also a valid float, and YAML reads 1e-3 as text.
 _TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
     str: ((str,), "text"),
     int: ((int,), "an integer"),
@@ -41,7 +41,7 @@ _TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """A YAML loader without aliases, which can expand a short text to gigabytes."""
+    """YAML loader without aliases, which can expand a short text to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -50,28 +50,28 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def yaml_value(owner: str, name: str, text: str) -> Any:
-    """Return the parsed value of a YAML text; tags that run code (`!!python/object...`) are rejected.
+    """Parse a YAML text; tags that run code (`!!python/object...`) are rejected.
 
     Raises:
-        ValueError: if it is not YAML, or more than plain values.
+        ValueError: If the text is not YAML, or contains more than plain values.
     """
     try:
         return yaml.load(text, Loader=_PlainLoader)  # noqa: S506  (a SafeLoader)
-    except RecursionError:  # not chained: a thousand stack frames are not helpful
-        raise ValueError(bad_value(owner, name, "be YAML", "lists in lists without end")) from None
+    except RecursionError:  # not chained, because a thousand stack frames are not helpful
+        raise ValueError(bad_value(owner, name, "be YAML", "too deeply nested lists")) from None
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:  # for example a list as a key, or month 13
         raise ValueError(bad_value(owner, name, "be YAML", " ".join(str(error).split())[:300])) from error
 
 
 def read_options(owner: str, kind: type[Any], options: Any) -> Any:
-    """Return a dataclass filled with plain values, for example from YAML.
+    """Construct a dataclass from plain values, for example from YAML.
 
     Raises:
-        ValueError: if an option is unknown, or its value of another type or impossible.
+        ValueError: If an option is unknown, or its value is invalid or of the wrong type.
     """
     if not isinstance(options, Mapping):
-        raise ValueError(bad_value("configuration", owner, "hold options by name", shown(options)))
-    check_known(owner, options, [each.name for each in fields(kind)])
+        raise ValueError(bad_value("configuration", owner, "map names to options", shown(options)))
+    check_known(owner, options, [item.name for item in fields(kind)])
     types = get_type_hints(kind)
     for name, value in options.items():
         _check_type(owner, name, types[name], value)
@@ -79,10 +79,10 @@ def read_options(owner: str, kind: type[Any], options: Any) -> Any:
 
 
 def check_known(owner: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Check that no option is unknown.
+    """Check that all options are known.
 
     Raises:
-        ValueError: with the nearest known one.
+        ValueError: For an unknown option; the message suggests the most similar known option.
     """
     if unknown := sorted(str(name)[:80] for name in set(options) - set(known)):
         hint = nearest_hint(unknown[0], known)
@@ -90,16 +90,16 @@ def check_known(owner: str, options: Mapping[str, Any], known: Sequence[str]) ->
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message, truncated."""
+    """Return a truncated representation of a value for a message."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _check_type(owner: str, name: str, annotation: Any, value: Any) -> None:
     kinds = annotation.__args__ if isinstance(annotation, UnionType) else (annotation,)
-    types = tuple(kind for each in kinds for kind in _TYPES[each][0])
+    types = tuple(allowed for kind in kinds for allowed in _TYPES[kind][0])
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        rule = f"be {' or '.join(_TYPES[each][1] for each in kinds)}"
+        rule = f"be {' or '.join(_TYPES[kind][1] for kind in kinds)}"
         raise ValueError(bad_value(owner, name, rule, shown(value)))
 
 
@@ -115,25 +115,25 @@ _Positive = Annotated[float, checks.Bounds(low=0, high=math.inf, open_low=True, 
 
 @dataclass(frozen=True)
 class DataConfig(checks.Value):
-    """The location of the recordings, and the construction of samples.
+    """Location of the recordings, and construction of samples.
 
     Args:
-        layout: "tables" (utterances and gains), "wsj0", "librimix", or "speakers" (clean recordings, a folder for each
-            speaker); "auto" detects it from the folder.
-        root: folder of the data.
-        pack: file of packed utterances to read instead of the recordings below `root`.
-        tables: for "librimix", part -> metadata table, relative to `root`.
-        n_speakers: numbers of speakers; several are mixed, with a mask.
-        sample_rate: everything is resampled to it.
-        crop: seconds of a training sample.
-        dynamic: new mixtures in every epoch.
-        on_device: create and augment them on the training device; requires `dynamic`.
-        spread_db: gains of new mixtures lie between -spread_db and spread_db.
-        samples_per_epoch: all of them by default.
-        validation_samples: how many mixtures of the validation part to use; all by default.
-        n_workers: number of processes that prepare samples.
-        skip_bad: leave out recordings that cannot be used, with a count.
-        outside: also read recordings outside of `root`; only for trusted lists of files.
+        layout: Layout of the data folder: "tables" (utterances and gains), "wsj0", "librimix", or "speakers" (clean
+            recordings, one folder per speaker); "auto" detects it from the contents of the folder.
+        root: Data folder.
+        pack: File of packed utterances to read instead of the recordings below `root`.
+        tables: Metadata tables of "librimix", relative to `root`, as a mapping from part to path.
+        n_speakers: Numbers of speakers per mixture; mixtures of different numbers are combined with a mask.
+        sample_rate: Sample rate to which all recordings are resampled.
+        crop: Seconds per training sample.
+        dynamic: Whether to create new mixtures in every epoch.
+        on_device: Whether to create and augment mixtures on the training device; requires `dynamic`.
+        spread_db: Bound on the gains of new mixtures, which lie between -spread_db and spread_db.
+        samples_per_epoch: Number of samples per epoch; all samples by default.
+        validation_samples: Number of validation mixtures; all by default.
+        n_workers: Number of processes that prepare samples.
+        skip_bad: Whether to leave out unusable recordings, with a warning that counts them.
+        outside: Whether to read recordings outside of `root`, too; only for trusted lists of files.
     """
 
     _owner = "data"
@@ -163,25 +163,25 @@ class DataConfig(checks.Value):
             raise ValueError(bad_value("data", "n_speakers", "not be empty", numbers, "Two speakers are [2]."))
         object.__setattr__(self, "n_speakers", tuple(numbers))
         if self.on_device and not self.dynamic:
-            advice = "Set data.dynamic=true: listed mixtures come from a loader."
+            advice = "Set data.dynamic=true, because listed mixtures come from a data loader."
             raise ValueError(bad_value("data", "on_device", "be used with data.dynamic", self.on_device, advice))
 
 
 @dataclass(frozen=True)
 class ObjectiveConfig(checks.Value):
-    """The training rule of the separator, on the negative SI-SDR in decibels.
+    """Assignment rule and loss of the separator, based on the negative SI-SDR in decibels.
 
     Args:
-        rule: "pit", "mcl" (winner takes all), "relaxed-wta", "amcl" (annealed), "sinkhorn", or "auto": annealed by
-            `torchmcl.AutoAnnealing`, which decides on temperature and tail of the learning rate in training.
-        epsilon: of "relaxed-wta".
-        temperature: the initial one of "amcl", or the constant one of "sinkhorn", in decibels.
-        annealing_epochs: epochs after which the temperature of "amcl" is 0.
-        decay: factor of the temperature of "amcl" per epoch, Eq. (44), instead of linear cooling, Eq. (43).
-        in_order: let "pit" give n sources to the first n outputs, so that scores can indicate their number.
-        score_weight: of the score loss, if the model gives scores.
-        limit_db: SI-SDR at which a source is good enough, so that easy ones, a single speaker for example, leave the
-            gradient to the others; no limit by default.
+        rule: Assignment rule: "pit", "mcl" (winner takes all), "relaxed-wta", "amcl" (annealed), "sinkhorn", or "auto"
+            for `torchmcl.AutoAnnealing`, which sets the temperature and the final learning rates during training.
+        epsilon: Epsilon of "relaxed-wta".
+        temperature: Initial temperature of "amcl" or constant temperature of "sinkhorn", in decibels.
+        annealing_epochs: Number of epochs after which the temperature of "amcl" is 0.
+        decay: Factor of the temperature of "amcl" per epoch, Eq. (44), instead of linear cooling, Eq. (43).
+        in_order: Whether "pit" assigns n sources to the first n outputs, so that scores can indicate the number n.
+        score_weight: Weight of the score loss, for models with scores.
+        limit_db: SI-SDR at which a source is good enough, so that easy sources, such as a single speaker, do not
+            dominate the gradient; no limit by default.
     """
 
     _owner = "objective"
@@ -198,30 +198,30 @@ class ObjectiveConfig(checks.Value):
         """Check the fields."""
         super().__post_init__()
         if self.in_order and self.rule != "pit":
-            advice = "Set objective.rule=pit: the other rules let sources share an output."
+            advice = "Set objective.rule=pit: with the other rules, several sources may use one output."
             raise ValueError(bad_value("objective", "in_order", "be false with this rule", self.rule, advice))
 
 
 @dataclass(frozen=True)
 class TrainingConfig(checks.Value):
-    """The length and the learning rate of the training run.
+    """Length and learning rate of the training run.
 
     Args:
-        epochs: total number.
-        batch_size: samples per step.
-        learning_rate: of Adam.
-        schedule: "plateau" halves the rate when the validation score no longer improves; "cosine" lowers it to 0 over
-            all epochs, which is better for short training runs; "budget" lowers it to 0 over all epochs or the given
-            minutes, whichever ends first.
-        warmup: epochs over which the rate of "cosine" and "budget" rises.
-        patience: epochs without a better validation score until the rate is halved.
-        clip: maximum norm of the gradient.
-        precision: "32-true" or "bf16-mixed".
-        ema: decay of the averaged weights; none by default.
-        checkpoint_every: epochs between checkpoints; another one is written at the end.
-        captured: on a GPU, replay forward and backward passes as CUDA graphs.
-        max_skipped: batches with a non-finite loss to skip before raising an error.
-        seed: for initial weights, order and crops.
+        epochs: Total number of epochs.
+        batch_size: Samples per step.
+        learning_rate: Learning rate of Adam.
+        schedule: Schedule of the learning rate: "plateau" halves it when the validation score no longer improves;
+            "cosine" decays it to 0 over all epochs, which is better for short training runs; "budget" decays it to 0
+            over all epochs or the minutes of the time limit, whichever ends first.
+        warmup: Number of warm-up epochs of "cosine" and "budget".
+        patience: Number of epochs without a better validation score after which the learning rate is halved.
+        clip: Maximum norm of the gradient.
+        precision: Precision of the training: "32-true" or "bf16-mixed".
+        ema: Decay of the exponential moving average of the weights; no average by default.
+        checkpoint_every: Number of epochs between checkpoints; another checkpoint is written at the end.
+        captured: Whether to replay forward and backward passes on a GPU as CUDA graphs.
+        max_skipped: Maximum number of batches with a non-finite loss that are skipped.
+        seed: Random seed of initial weights, sample order and crops.
     """
 
     _owner = "training"
@@ -244,12 +244,12 @@ class TrainingConfig(checks.Value):
         super().__post_init__()
         if self.warmup and self.schedule == "plateau":
             advice = "Set training.schedule=cosine."
-            raise ValueError(bad_value("training", "warmup", "be 0 with the plateau", self.warmup, advice))
+            raise ValueError(bad_value("training", "warmup", "be 0 with the schedule 'plateau'", self.warmup, advice))
 
 
 @dataclass(frozen=True)
 class SeparationConfig:
-    """The configuration of one training run; `model` has arguments of `torchmcl_speech.nn.DPRNN`."""
+    """Configuration of one training run; `model` contains arguments of `torchmcl_speech.nn.DPRNN`."""
 
     data: DataConfig = field(default_factory=DataConfig)
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -261,10 +261,8 @@ class SeparationConfig:
         """Check combinations of options."""
         check_known("model", self.model, [name for name in signature(DPRNN).parameters if name != "bilstm"])
         if not self.augmentation.is_none() and not self.data.on_device:
-            advice = "Set data.on_device=true, or leave the part out."
-            raise ValueError(
-                bad_value("configuration", "augmentation", "be used with data.on_device", "without", advice)
-            )
+            advice = "Set data.on_device=true, or remove the section `augmentation`."
+            raise ValueError(bad_value("configuration", "augmentation", "be used with data.on_device", "false", advice))
         n_outputs, n_speakers = self.model.get("n_outputs", 2), max(self.data.n_speakers)
         checks.check_positive_int("model", "n_outputs", n_outputs)
         if n_outputs < n_speakers:
@@ -281,20 +279,20 @@ class SeparationConfig:
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> "SeparationConfig":
-        """Return the configuration given by plain values.
+        """Construct the configuration from plain values.
 
         Raises:
-            ValueError: if an option is unknown or its value impossible.
+            ValueError: If an option is unknown or its value is invalid.
         """
         check_known("configuration", options, [*_PARTS, "model"])
         model = options.get("model") or {}
         if not isinstance(model, Mapping):
-            raise ValueError(bad_value("configuration", "model", "hold options by name", shown(model)))
+            raise ValueError(bad_value("configuration", "model", "map names to options", shown(model)))
         parts = {name: read_options(name, kind, options.get(name) or {}) for name, kind in _PARTS.items()}
         return cls(**parts, model=dict(model))
 
     def changed(self, changes: Sequence[str]) -> "SeparationConfig":
-        """Return the configuration after changes of the form `part.option=value`, with values in YAML."""
+        """Return a copy with changes of the form `part.option=value`, with values in YAML."""
         options = self.as_dict()
         for change in changes:
             place, equals, value = change.partition("=")
@@ -306,7 +304,7 @@ class SeparationConfig:
         return type(self).from_dict(options)
 
     def with_root(self, root: Path | str) -> "SeparationConfig":
-        """Return the configuration with the data in another folder."""
+        """Return a copy with another data folder."""
         return replace(self, data=replace(self.data, root=str(root)))
 
 
@@ -324,10 +322,10 @@ def shipped_configs() -> list[str]:
 
 
 def load_config(name: Path | str) -> SeparationConfig:
-    """Return the configuration in a YAML file, or a bundled one.
+    """Load a configuration from a YAML file, or a bundled configuration by its name.
 
     Raises:
-        ValueError: if there is no such file, or it does not describe a training run.
+        ValueError: If the file does not exist or does not describe a training run.
 
     Example:
         >>> load_config("paper-2spk").training.batch_size
@@ -347,5 +345,5 @@ def load_config(name: Path | str) -> SeparationConfig:
         text = (_CONFIGS / wanted).read_text()
     options = yaml_value("separation", str(name), text)
     if not isinstance(options, dict):
-        raise ValueError(bad_value("separation", str(name), "hold options by name", shown(options)))
+        raise ValueError(bad_value("separation", str(name), "map names to options", shown(options)))
     return SeparationConfig.from_dict(options)

@@ -1,4 +1,4 @@
-"""Probabilities of the number of voices, from the scores of the outputs."""
+"""Probabilities of the number of voices, computed from the scores of the outputs."""
 
 import math
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ __all__ = ["count_log_loss", "count_probabilities", "fit_count_temperature", "sc
 
 
 def count_probabilities(score_logits: Tensor) -> Tensor:
-    """Return the probability of each number of voices, from 0 to all outputs.
+    """Compute the probability of each number of voices, from 0 to the number of outputs.
 
-    Each score is the probability that its output is a voice. The result is the distribution of the number of voices if
-    these are independent.
+    Each score is the probability that its output is a voice. The number of voices is computed as if the outputs were
+    independent.
 
     Args:
-        score_logits: [..., outputs]
+        score_logits: Score logits [..., outputs].
 
     Returns:
         Probabilities [..., outputs + 1] that sum to 1.
@@ -38,14 +38,14 @@ def count_probabilities(score_logits: Tensor) -> Tensor:
 
 
 def count_log_loss(score_logits: Tensor, n_voices: Tensor) -> Tensor:
-    """Return the mean negative logarithm of the probability of the true number of voices.
+    """Compute the mean negative log-probability of the true number of voices.
 
     Args:
-        score_logits: [..., recordings, outputs]
-        n_voices: the true numbers [recordings].
+        score_logits: Score logits [..., recordings, outputs].
+        n_voices: True numbers of voices, [recordings].
 
     Returns:
-        In nats, [...].
+        Log-loss in nats, [...].
 
     Example:
         >>> count_log_loss(torch.tensor([[0.0, 20.0]]), torch.tensor([1])).round(decimals=3)
@@ -58,13 +58,13 @@ def count_log_loss(score_logits: Tensor, n_voices: Tensor) -> Tensor:
 
 
 def fit_count_temperature(score_logits: Tensor, n_voices: Tensor) -> float:
-    """Return the temperature of score logits that calibrates the probabilities of counts.
+    """Fit the temperature of the score logits that calibrates the probabilities of the number of voices.
 
-    It minimizes `count_log_loss`, among 0.1 to 10 in steps of 1 %.
+    The temperature minimizes `count_log_loss` among values from 0.1 to 10 in steps of 1 %.
 
     Args:
-        score_logits: of recordings not used in training, [recordings, outputs].
-        n_voices: the true numbers [recordings].
+        score_logits: Score logits of recordings outside of the training data, [recordings, outputs].
+        n_voices: True numbers of voices, [recordings].
 
     Example:
         >>> round(fit_count_temperature(torch.tensor([[8.0], [8.0], [8.0], [8.0]]), torch.tensor([1, 1, 1, 0])), 1)
@@ -76,13 +76,13 @@ def fit_count_temperature(score_logits: Tensor, n_voices: Tensor) -> float:
 
 
 def score_temperature(notes: Mapping[str, Any]) -> float:
-    """Return the temperature of score logits in the notes of a model; 1 if it is not calibrated.
+    """Return the temperature of the score logits in the notes of a model; 1 if the model is not calibrated.
 
     Raises:
-        ValueError: if it is not a positive number.
+        ValueError: If the temperature is not a positive number.
     """
     value = notes.get("score_temperature", 1.0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        advice = "Calibrate it again: torchmcl separation calibrate."
+        advice = "Calibrate the model again: torchmcl separation calibrate."
         raise ValueError(bad_value("separation", "score_temperature", "be a positive number", repr(value)[:80], advice))
     return float(value)

@@ -1,4 +1,4 @@
-"""Training and validation batches for Lightning, from a configuration."""
+"""Lightning data module of a training configuration."""
 
 from typing import Any
 
@@ -18,7 +18,13 @@ pl = optional.optional_import("lightning.pytorch", extra="lightning", needed_by=
 
 
 class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
-    """Training and validation samples for Lightning."""
+    """Lightning data module of training and validation mixtures.
+
+    Args:
+        data: Location of the recordings, and construction of samples.
+        training: Settings of the training run.
+        augmentation: Augmentation of training samples on the device; none by default.
+    """
 
     def __init__(self, data: DataConfig, training: TrainingConfig, augmentation: Augmentation | None = None) -> None:
         super().__init__()
@@ -28,7 +34,7 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
         self.n_samples = data.samples_per_epoch
         self.on_device, self.crop, self.augmentation = data.on_device, data.crop, augmentation
         self._mixed: DeviceMixtures | None = None
-        # Recordings mixed on the device may be shorter than the crop: they are padded with silence.
+        # Recordings that are mixed on the device may be shorter than the crop, because they are padded with silence.
         self.train = SpeechMixtures(
             listed_mixtures(data, "tr"),
             store,
@@ -53,15 +59,15 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
     def train_dataloader(self) -> DataLoader[Batch]:
         """Return a loader that starts at the current epoch, which is not 0 in a resumed run.
 
-        Lightning also sets the epoch of the sampler, but only after the workers have started with the epoch set here.
+        Lightning also sets the epoch of the sampler, but only after the workers have started with this epoch.
         """
         trainer = self.trainer
-        share = {"seed": self.seed, "n_replicas": trainer.world_size, "rank": trainer.global_rank}
+        part = {"seed": self.seed, "n_replicas": trainer.world_size, "rank": trainer.global_rank}
         if self.on_device:
             mixed = self._mixed_on(trainer.strategy.root_device)
-            sampler = DrawSampler(len(mixed), shuffle=False, **share)
+            sampler = DrawSampler(len(mixed), shuffle=False, **part)
         else:
-            sampler = DrawSampler(len(self.train), n_samples=self.n_samples, **share)
+            sampler = DrawSampler(len(self.train), n_samples=self.n_samples, **part)
         sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
         if self.on_device:
             return DataLoader(mixed, batch_size=None, sampler=sampler)
@@ -85,8 +91,8 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return a loader of the validation part."""
         trainer = self.trainer
-        share = {"n_replicas": trainer.world_size, "rank": trainer.global_rank}
-        return self._loader(self.validation, sampler=DrawSampler(len(self.validation), shuffle=False, **share))
+        part = {"n_replicas": trainer.world_size, "rank": trainer.global_rank}
+        return self._loader(self.validation, sampler=DrawSampler(len(self.validation), shuffle=False, **part))
 
     def _loader(self, dataset: SpeechMixtures, **options: Any) -> DataLoader[Batch]:
         kept = self.n_workers > 0

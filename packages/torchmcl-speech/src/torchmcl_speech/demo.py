@@ -1,4 +1,4 @@
-"""The demonstration of speech separation: two bundled recordings, mixed and separated."""
+"""Demonstration of speech separation with two bundled recordings, which are mixed and separated."""
 
 import json
 import tempfile
@@ -32,21 +32,21 @@ def run_speech_demo(
     overwrite: bool = False,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Mix two voices, separate them, and write all sounds and `separation.json` into a folder.
+    """Mix two voices, separate them, and write all audio files and `separation.json` into a folder.
 
     Args:
-        out: folder for the files.
-        model: name of a bundled separator, or folder of a saved model.
-        device: where to compute.
-        overwrite: whether to replace files that were not written by an earlier demonstration.
-        progress: whether to show a bar.
+        out: Folder for the files.
+        model: Name of a bundled separator, or folder of a saved model.
+        device: Device to compute on.
+        overwrite: Whether to replace files that no earlier demonstration wrote.
+        progress: Whether to show a progress bar.
 
     Returns:
-        The contents of `separation.json`: the result of `separate_recording` and, for each true voice in
-        `references`, its output and the SI-SDR in dB before and after.
+        Contents of `separation.json`: the result of `separate_recording`, and `references` with the output of each true
+        voice and its SI-SDR in dB before and after the separation.
 
     Raises:
-        ValueError: if the folder has other files of the same names.
+        ValueError: If the folder has other files of the same names.
     """
     out = Path(out)
     separator = load_separator(model)[0]
@@ -56,7 +56,7 @@ def run_speech_demo(
     voices = [read_audio(_VOICES / f"{name}.flac") for name in _NAMES]
     length, rate = min(len(voice) for voice in voices), 8000
     sources: Samples = np.stack([voice[:length] for voice in voices])
-    n_voices = len(voices) if separator.score is not None else None  # the other outputs would be left out
+    n_voices = len(voices) if separator.score is not None else None  # by default, unlikely voices are left out
     with tempfile.TemporaryDirectory() as folder:
         recording = Path(folder) / _MIXTURE
         write_audio(recording, sources.sum(axis=0), rate)
@@ -75,7 +75,7 @@ def _true_voice(name: str) -> str:
 
 
 def _references(out: Path, result: dict[str, Any], sources: Samples) -> list[dict[str, Any]]:
-    """Return the result for each voice, under the best one-to-one assignment."""
+    """Compute the result for each true voice under the best one-to-one assignment."""
     outputs = torch.from_numpy(np.stack([read_audio(out / output["file"]) for output in result["outputs"]]))
     targets = torch.from_numpy(sources)
     cost = pairwise_neg_si_sdr(hypotheses=outputs, targets=targets)  # [voices, outputs]

@@ -1,4 +1,4 @@
-"""Evaluation of a separator on unseen mixtures, one record per mixture."""
+"""Evaluation of a separator on unseen mixtures, with one record per mixture."""
 
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,25 +43,25 @@ def evaluate_separator(
     device: str = "cpu",
     progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """Return one record for each whole mixture of a part.
+    """Evaluate a separator on the whole mixtures of a part of the data.
 
     Args:
-        model: name of a bundled separator, or folder of a saved model.
-        data: the location of the mixtures; they are not cropped.
-        part: "tt" for the test part.
-        out: folder for `evaluation-<part>.jsonl`; nothing is written if it is None.
-        limit: evaluate only the first mixtures, this many in total, equally many per number of speakers.
-        device: where to compute; on a GPU, in the precision of the training.
-        progress: whether to show a bar.
+        model: Name of a bundled separator, or folder of a saved model.
+        data: Location of the mixtures, which are not cropped.
+        part: Part of the data; "tt" is the test part.
+        out: Folder for `evaluation-<part>.jsonl`; None to write nothing.
+        limit: Maximum total number of mixtures, balanced over the numbers of speakers; no limit by default.
+        device: Device to compute on; a GPU computes in the precision of the training.
+        progress: Whether to show a progress bar.
 
     Returns:
-        Records with the mixture, its speakers, the SI-SDR in dB under the best one-to-one assignment
-        (`pit_si_sdr`), under the best output of each source (`mcl_si_sdr`), that of the mixture itself
-        (`input_si_sdr`), and the `improvement` of the first over the last; of a model with scores, these
-        before the sigmoid (`score_logits`) and how many voices are most likely (`n_voices`).
+        One record per mixture with its name, its speakers, and SI-SDR values in dB: under the best one-to-one
+        assignment (`pit_si_sdr`), of the best output for each source (`mcl_si_sdr`), of the mixture itself
+        (`input_si_sdr`), and the `improvement` of the first over the last. For a model with scores, the record also has
+        the `score_logits` and the most likely number of voices (`n_voices`).
 
     Raises:
-        ValueError: if the model or the mixtures cannot be used.
+        ValueError: If the model or the mixtures are unusable.
     """
     if limit is not None:
         checks.check_positive_int("evaluate_separator", "limit", limit)
@@ -97,15 +97,15 @@ def evaluate_separator(
 
 
 def _counted(logits: Tensor | None, temperature: float) -> dict[str, Any]:
-    """Return the number of voices estimated from the scores, and the score logits; empty without scores."""
+    """Return the score logits and the number of voices estimated from them; empty for a model without scores."""
     if logits is None:
         return {}
-    own = logits[0].float().cpu()
-    return {"n_voices": int(count_probabilities(own / temperature).argmax()), "score_logits": own.tolist()}
+    first = logits[0].float().cpu()
+    return {"n_voices": int(count_probabilities(first / temperature).argmax()), "score_logits": first.tolist()}
 
 
 def trained_precision(notes: Mapping[str, Any], device: str) -> torch.autocast:
-    """Return the autocast context of a saved model: bfloat16 on a GPU if trained that way, else disabled."""
+    """Return the autocast context of a saved model: bfloat16 on a GPU if the model was trained so, else disabled."""
     kind = torch.device(device).type
     half = notes.get("configuration", {}).get("training", {}).get("precision") == "bf16-mixed"
     return torch.autocast(kind, dtype=torch.bfloat16, enabled=half and kind == "cuda")
@@ -114,7 +114,7 @@ def trained_precision(notes: Mapping[str, Any], device: str) -> torch.autocast:
 def means_by(
     records: Iterable[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], str]
 ) -> dict[str, dict[str, float]]:
-    """Return the mean of each measure, and the number of mixtures, for each value of `key`.
+    """Compute the mean of each measure and the number of mixtures for each value of `key`.
 
     Example:
         >>> record = {"speakers": ["a", "b"], **dict.fromkeys(MEASURES, 2.0)}
@@ -131,7 +131,7 @@ def means_by(
 
 
 def speaker_genders(root: Path | str | None) -> dict[str, str]:
-    """Return speaker -> gender from `speakers.csv` in a folder; empty without such a table."""
+    """Return a mapping from speaker to gender from `speakers.csv` in a folder; empty without this table."""
     path = None if root is None else Path(root) / "speakers.csv"
     if path is None or not path.is_file():
         return {}
@@ -151,38 +151,38 @@ def calibrate_counts(
     """Fit the temperature of the scores on a part of the data, and save it with the model.
 
     Args:
-        model: folder of a saved model with scores; its notes get `score_temperature`, its weights stay.
-        data: the location of the mixtures; `n_speakers` should contain all numbers that may occur in use.
-        part: "cv" for the validation part; the test part must not be used for calibration.
-        limit: use this many mixtures, equally many per number of speakers.
-        device: where to compute.
-        progress: whether to show a bar.
+        model: Folder of a saved model with scores; `score_temperature` is added to its notes, and its weights stay.
+        data: Location of the mixtures; `n_speakers` should contain all numbers of speakers that may occur in use.
+        part: Part of the data; "cv" is the validation part. The test part must not be used for calibration.
+        limit: Maximum total number of mixtures, balanced over the numbers of speakers; no limit by default.
+        device: Device to compute on.
+        progress: Whether to show a progress bar.
 
     Returns:
-        How many `mixtures` there were, the `temperature`, the `accuracy` of the most likely number, and the mean
-        negative log-probability of the true one in nats, `log_loss_before` and `log_loss`.
+        Number of `mixtures`, fitted `temperature`, `accuracy` of the most likely number of voices, and mean negative
+        log-probability of the true number of voices in nats before and after (`log_loss_before` and `log_loss`).
 
     Raises:
-        ValueError: if the model or the mixtures cannot be used.
+        ValueError: If the model or the mixtures are unusable.
     """
     owner = "calibrate_counts"
     if is_shipped(model):
-        advice = "The bundled models are calibrated already."
+        advice = "The bundled models are already calibrated."
         raise ValueError(bad_value(owner, "model", "be the folder of a saved model", repr(str(model)), advice))
     network, notes = load_model(model)
     if network.score is None:
         advice = "Train with --set model.scores=true."
-        raise ValueError(bad_value(owner, "model", "give scores of its outputs", repr(str(model)), advice))
+        raise ValueError(bad_value(owner, "model", "have scores", repr(str(model)), advice))
     records = evaluate_separator(model, data, part=part, limit=limit, device=device, progress=progress)
     logits = torch.tensor([record["score_logits"] for record in records], dtype=torch.float64)
     true = torch.tensor([len(record["speakers"]) for record in records])
     temperature = fit_count_temperature(logits, true)
-    found = count_probabilities(logits / temperature).argmax(dim=-1)
+    predicted = count_probabilities(logits / temperature).argmax(dim=-1)
     save_model(model, network, notes | {"score_temperature": temperature})
     return {
         "mixtures": len(records),
         "temperature": temperature,
-        "accuracy": float((found == true).double().mean()),
+        "accuracy": float((predicted == true).double().mean()),
         "log_loss_before": float(count_log_loss(logits, true)),
         "log_loss": float(count_log_loss(logits / temperature, true)),
     }
@@ -202,12 +202,12 @@ _Groups = Mapping[str, Mapping[str, float]]
 def evaluation_table(
     records: Sequence[Mapping[str, Any]], genders: Mapping[str, str] | None = None, *, all_pairs: bool = False
 ) -> str:
-    """Return the means in dB over all mixtures and over groups of them, as lines of text.
+    """Format the means in dB over all mixtures and over groups of mixtures as a text table.
 
     Args:
-        records: from `evaluate_separator`.
-        genders: speaker -> gender, for the groups by gender.
-        all_pairs: show every pair (or larger group) of speakers, instead of the five hardest and easiest.
+        records: Records from `evaluate_separator`.
+        genders: Mapping from speaker to gender, for the means by gender.
+        all_pairs: Whether to show every combination of speakers, instead of the five hardest and easiest ones.
     """
     sections: dict[str, _Groups] = {"": means_by(records, lambda record: "all")}
     if genders:
@@ -217,7 +217,7 @@ def evaluation_table(
     n_hidden = 0 if all_pairs else max(len(ranked) - 2 * _SHOWN, 0)
     if n_hidden:
         sections[f"by speakers: the {_SHOWN} hardest of {len(ranked)}"] = dict(ranked[:_SHOWN])
-        sections[f"the {_SHOWN} easiest; {n_hidden} others with --all-pairs"] = dict(ranked[-_SHOWN:])
+        sections[f"the {_SHOWN} easiest; {n_hidden} more with --all-pairs"] = dict(ranked[-_SHOWN:])
     else:
         sections["by speakers, hardest first"] = dict(ranked)
     width = max(len(name) for name in ["mean in dB", *(name for groups in sections.values() for name in groups)])
@@ -229,10 +229,10 @@ def evaluation_table(
 
 
 def models_table(cards: Sequence[Mapping[str, Any]]) -> str:
-    """Return a text table of the separators on these cards: outputs, size and mean improvement.
+    """Format a text table of separators: outputs, size and mean improvement.
 
     Args:
-        cards: Cards from `torchmcl_speech.model_card`.
+        cards: Model cards from `torchmcl_speech.model_card`.
     """
     lines = [f"{'name':<20}{'outputs':<16}{'size':<10}improvement"]
     for card in cards:

@@ -1,4 +1,4 @@
-"""Separation of a recording in constant memory: read, resampled and separated chunk by chunk."""
+"""Separation of a recording in constant memory: reading, resampling and separating it chunk by chunk."""
 
 import math
 from collections.abc import Iterator
@@ -20,24 +20,24 @@ from torchmcl_speech.pretrained import load_separator
 __all__ = ["CHUNK_SECONDS", "RecordingSeparator"]
 
 CHUNK_SECONDS = 10.0
-# Speakers cannot be distinguished in shorter chunks, and with chunks of a few samples an hour would take years.
+# Minimum chunk: speakers cannot be distinguished in shorter chunks, and chunks of a few samples would take very long.
 _SHORTEST_CHUNK_SECONDS = 0.1
-# Overlap of chunks: a few words are enough to match the voices, and more would be redundant work.
+# Overlap of chunks: a few words are enough to match the voices, and a larger overlap would be wasted computation.
 _OVERLAP_SECONDS = 1.0
 
 
 class RecordingSeparator:
-    """Separates one recording with one separator.
+    """Separation of one recording with one separator.
 
     Args:
-        recording: any audio file that soundfile reads.
-        model: name of a bundled separator, or folder of a saved model.
-        owner: named in errors.
-        chunk_seconds: longer recordings are processed in equal chunks of at most this length, one after another.
-        device: where to compute; on a GPU, in the precision of the training.
+        recording: Audio file in any format that soundfile reads.
+        model: Name of a bundled separator, or folder of a saved model.
+        owner: Function or command name at the beginning of messages.
+        chunk_seconds: Maximum chunk length; longer recordings are processed in equal chunks, one after another.
+        device: Device to compute on; a GPU computes in the precision of the training.
 
     Raises:
-        ValueError: if the recording or the model cannot be used, or the chunk is too short to tell speakers apart.
+        ValueError: If the recording or the model is unusable, or the chunk is too short to distinguish speakers.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class RecordingSeparator:
         check_samples(recording, self.info.length_at(self.model_rate))
         if self.info.length_at(self.model_rate) < 1:
             length, rate = self.info.length, self.info.sample_rate
-            raise BadAudio(f"{recording}: is too short; {length} samples at {rate} Hz. Use a longer recording.")
-        #: The number of outputs of the separator, and whether it has scores.
+            raise BadAudio(f"{recording}: is too short ({length} samples at {rate} Hz). Use a longer recording.")
+        #: Number of outputs of the separator.
         self.n_outputs: int = separator.n_outputs  # type: ignore[assignment]
         self.has_scores = separator.score is not None
         longest = max(round(chunk_seconds * self.model_rate), 2)
@@ -64,7 +64,7 @@ class RecordingSeparator:
         self._peak, self._temperature = 0.0, score_temperature(self.notes)
 
     def pieces(self, *, progress: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the input of the model [n], and the final outputs [outputs, m]."""
+        """Yield pairs of new model inputs [n] and new final outputs [outputs, m]."""
         info, stream = self.info, self._stream
         resample = Resampler(info.sample_rate, self.model_rate)
         block = max(round(stream.chunk / self.model_rate / 2 * info.sample_rate), 1)
@@ -76,10 +76,10 @@ class RecordingSeparator:
             n_read, shown = 0, 0
             for samples in audio_blocks(self.recording, block):
                 n_read += len(samples)
-                heard = torch.from_numpy(resample(samples, last=n_read >= info.length))
-                if len(heard):
-                    self._peak = max(self._peak, float(heard.abs().max()))
-                    yield heard, self._finite(stream.push(heard.unsqueeze(0).to(self.device)))
+                inputs = torch.from_numpy(resample(samples, last=n_read >= info.length))
+                if len(inputs):
+                    self._peak = max(self._peak, float(inputs.abs().max()))
+                    yield inputs, self._finite(stream.push(inputs.unsqueeze(0).to(self.device)))
                 seconds = math.ceil(n_read / info.sample_rate)
                 bar.step(seconds - shown)
                 shown = seconds
@@ -89,8 +89,8 @@ class RecordingSeparator:
         """Check that outputs [1, outputs, n] are finite, and return them as [outputs, n] on the CPU."""
         outputs = outputs[0].float().cpu()
         if not outputs.isfinite().all():
-            advice = "Its training diverged, or its file is damaged: use another checkpoint."
-            raise ValueError(bad_value(self._owner, "model", "give finite outputs", "NaN or infinity", advice))
+            advice = "The training diverged, or the file is damaged: use another checkpoint."
+            raise ValueError(bad_value(self._owner, "model", "return finite outputs", "NaN or infinity", advice))
         return outputs
 
     @property
@@ -100,14 +100,14 @@ class RecordingSeparator:
 
     @property
     def score_logits(self) -> Tensor | None:
-        """The calibrated score logits of the whole recording [outputs]; None for a model without scores."""
+        """Calibrated score logits of the whole recording, [outputs]; None for a model without scores."""
         logits = self._stream.score_logits
         if logits is None:
             return None
         return logits[0].float().cpu() / self._temperature
 
     def speakers(self) -> list[float] | None:
-        """Return the probability of each number of voices, from 0; None for a model without scores."""
+        """Return the probabilities of 0, 1, 2, ... voices; None for a model without scores."""
         logits = self.score_logits
         if logits is None:
             return None
@@ -116,7 +116,7 @@ class RecordingSeparator:
         return count_probabilities(logits).tolist()
 
     def facts(self) -> dict[str, Any]:
-        """Return facts about the recording, for the record."""
+        """Return the attributes of the recording that `separation.json` contains."""
         return {
             "recording": str(self.recording),
             "seconds": self.info.length / self.info.sample_rate,
@@ -127,7 +127,7 @@ class RecordingSeparator:
 
 
 def _even_chunk(length: int, longest: int, overlap: int) -> int:
-    """Return the length of as few equal chunks as possible, because a short last chunk wastes work."""
+    """Return the length of the smallest number of equal chunks; a short last chunk would waste computation."""
     if length <= longest:
         return longest
     n_chunks = math.ceil((length - overlap) / (longest - overlap))

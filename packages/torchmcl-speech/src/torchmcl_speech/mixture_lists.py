@@ -1,4 +1,4 @@
-"""Lists of mixtures and their recordings, from a configuration."""
+"""Mixture lists and recordings of a configuration."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ __all__ = ["audio_store", "data_layout", "first_mixtures", "listed_mixtures"]
 
 
 def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
-    """Return the mixtures of a part, for every number of speakers."""
+    """Return the mixtures of a part for all numbers of speakers."""
     root = _root(config)
     layout = data_layout(config)
     mixtures: list[Mixture] = []
@@ -43,7 +43,7 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
 
 
 def first_mixtures(config: DataConfig, part: str, n_mixtures: int | None) -> list[Mixture]:
-    """Return the first `n_mixtures` mixtures of a part, equally many per number of speakers; all if it is None."""
+    """Return the first mixtures of a part, balanced over the numbers of speakers; all if `n_mixtures` is None."""
     by_number = [listed_mixtures(replace(config, n_speakers=(number,)), part) for number in config.n_speakers]
     longest = max(len(mixtures) for mixtures in by_number)
     in_turn = [mixtures[i] for i in range(longest) for mixtures in by_number if i < len(mixtures)]
@@ -51,15 +51,15 @@ def first_mixtures(config: DataConfig, part: str, n_mixtures: int | None) -> lis
 
 
 def _alone(mixtures: list[Mixture]) -> list[Mixture]:
-    """Return mixtures that contain only the first voice of each given mixture."""
+    """Return mixtures that contain only the first voice of each mixture."""
     return [Mixture(f"{m.name}_alone", m.tracks[:1], m.length) for m in mixtures]
 
 
 def data_layout(config: DataConfig) -> str:
-    """Return the layout of the data: as configured, or detected from the folder's contents.
+    """Return the configured data layout, or detect it from the contents of the folder.
 
     Raises:
-        ValueError: if it resembles none.
+        ValueError: If the folder matches no layout.
     """
     if config.layout != "auto":
         return config.layout
@@ -71,15 +71,15 @@ def data_layout(config: DataConfig) -> str:
     if (root / _wsj0_folder(root, config.sample_rate)).is_dir():
         return "wsj0"
     if not root.is_dir():
-        raise BadAudio(f"{root}: there is no such folder. Check the path.")
+        raise BadAudio(f"{root}: no such folder. Check the path.")
     if any(is_recording(path) for folder in sorted(root.iterdir()) if folder.is_dir() for path in folder.rglob("*")):
         return "speakers"
-    rule = "hold <speaker>/<recordings>, wav8k/min/{tr,cv,tt}/{mix,s1,s2,...} or metadata/mix_<n>_spk_<part>.csv"
+    rule = "contain <speaker>/<recordings>, wav8k/min/{tr,cv,tt}/{mix,s1,s2,...} or metadata/mix_<n>_spk_<part>.csv"
     raise ValueError(bad_value("data", "root", rule, repr(str(root)), "For LibriMix, name its tables in data.tables."))
 
 
 def _wsj0_folder(root: Path, sample_rate: int) -> str:
-    """Return the only folder of mixtures, or else the one that `torchmcl data mix` writes for a sample rate."""
+    """Return the only mixture folder, or else the folder that `torchmcl data mix` writes for a sample rate."""
     wanted = f"wav{sample_rate // 1000}k/min"
     folders = sorted(path.relative_to(root).as_posix() for path in root.glob("wav*k/min") if path.is_dir())
     return folders[0] if len(folders) == 1 else wanted
@@ -94,6 +94,6 @@ def audio_store(config: DataConfig) -> AudioStore:
 
 def _root(config: DataConfig) -> Path:
     if config.root is None:
-        advice = "Give it in the file or with --data."
-        raise ValueError(bad_value("data", "root", "be the folder of the speech", None, advice))
+        advice = "Set it in the configuration file or with --data."
+        raise ValueError(bad_value("data", "root", "be a folder of recordings", None, advice))
     return Path(config.root)

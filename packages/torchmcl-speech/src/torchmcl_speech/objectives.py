@@ -1,4 +1,4 @@
-"""Rules, costs and metrics of training, by their names in the configuration."""
+"""Assignment rules, costs, metrics and learning rates of a training configuration."""
 
 import functools
 import math
@@ -47,9 +47,9 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class OrderedPIT(PIT):
-    """`PIT` restricted to the first outputs, as many as there are real sources.
+    """`PIT` that assigns n real sources to the first n outputs.
 
-    Otherwise any output may be unused, each is unused at times, and no score can distinguish a voice from residue.
+    With `PIT`, every output is unused in some mixtures, and scores cannot distinguish voices from residues.
 
     Example:
         >>> one_source = torch.tensor([[3.0, 1.0, 0.0]])
@@ -65,7 +65,7 @@ class OrderedPIT(PIT):
 
 
 def rule_of(objective: ObjectiveConfig) -> RuleLike:
-    """Return the rule of an objective: a rule, a function epoch -> rule, or `AutoAnnealing`.
+    """Return an assignment rule, a function from epoch to assignment rule, or `AutoAnnealing`.
 
     Example:
         >>> rule_of(ObjectiveConfig(rule="amcl", temperature=0.1, annealing_epochs=100))(50)
@@ -89,22 +89,22 @@ def rule_of(objective: ObjectiveConfig) -> RuleLike:
 
 
 def si_sdr_under(rule: AssignmentRule, matching: Matching) -> Tensor:
-    """Return the mean SI-SDR in dB over all real sources, each with the output assigned by `rule`."""
+    """Compute the mean SI-SDR in dB over all real sources, with the outputs assigned by `rule`."""
     return -mcl_loss(assign(matching.cost, rule, matching.mask))
 
 
 def pit_si_sdr(output: StepOutput) -> Tensor:
-    """Return the SI-SDR of the best one-to-one assignment."""
+    """Compute the SI-SDR of the best one-to-one assignment."""
     return si_sdr_under(PIT(), output.matching)
 
 
 def mcl_si_sdr(output: StepOutput) -> Tensor:
-    """Return the SI-SDR of the best output for each source; an output may be the best for several sources."""
+    """Compute the SI-SDR of the best output for each source; one output may be the best for several sources."""
     return si_sdr_under(WTA(), output.matching)
 
 
 def of_mixtures(metric: Callable[[StepOutput], Tensor]) -> Callable[[StepOutput], Tensor]:
-    """Return a metric restricted to samples with several sources: the SI-SDR of a single source is unbounded."""
+    """Restrict a metric to samples with several sources, because the SI-SDR of a single source is unbounded."""
 
     def metric_of_mixtures(output: StepOutput) -> Tensor:
         mask = output.matching.mask
@@ -115,14 +115,14 @@ def of_mixtures(metric: Callable[[StepOutput], Tensor]) -> Callable[[StepOutput]
 
 
 def count_accuracy(output: StepOutput) -> Tensor:
-    """Return the share of mixtures in which the number of scores above one half equals the number of sources."""
+    """Compute the fraction of mixtures in which the number of scores above 0.5 equals the number of sources."""
     logits = output.predictions.score_logits
     assert logits is not None
     return ((logits > 0).sum(dim=-1) == output.matching.mask.sum(dim=-1)).float().mean()
 
 
 def limited_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, limit_db: float) -> Tensor:
-    """Return the negative SI-SDR, smoothly bounded below by -limit_db to limit the gradients of easy sources.
+    """Compute the negative SI-SDR, smoothly bounded below by -limit_db to limit the gradients of easy sources.
 
     Example:
         >>> target = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
@@ -135,7 +135,7 @@ def limited_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, limit_db: float) 
 
 
 def trained_cost(objective: ObjectiveConfig) -> Callable[..., Tensor] | None:
-    """Return the cost to train on if it differs from the cost used for matching, else None."""
+    """Return the training cost if it differs from the matching cost, else None."""
     if objective.limit_db is None:
         return None
     return functools.partial(limited_neg_si_sdr, limit_db=objective.limit_db)
@@ -143,15 +143,15 @@ def trained_cost(objective: ObjectiveConfig) -> Callable[..., Tensor] | None:
 
 @dataclass
 class CosineBudget:
-    """Epoch -> learning rate: a warm-up, then a cosine decay to 0.
+    """Schedule of the learning rate: a warm-up, and then a cosine decay to 0.
 
     Args:
-        rate: the maximum.
-        n_epochs: after which it is 0.
-        warmup: epochs until it is highest.
-        seconds: after which it is 0 in any case, counted from the creation of this object; a resumed training run gets
-            the full time again, for the rest of its epochs.
-        clock: returns the time.
+        rate: Maximum learning rate.
+        n_epochs: Number of epochs after which the learning rate is 0.
+        warmup: Number of warm-up epochs.
+        seconds: Time after which the learning rate is 0 in any case, from the construction of this object; a resumed
+            training run has the full time again for its remaining epochs.
+        clock: Function that returns the time in seconds.
 
     Example:
         >>> falling = CosineBudget(1.0, n_epochs=8, warmup=1)
@@ -170,7 +170,7 @@ class CosineBudget:
         self._began = self.clock()
 
     def __call__(self, step: float) -> float:
-        """Return the rate of the epoch `step`, which starts now."""
+        """Return the learning rate of the epoch `step`, which starts now."""
         done = step / self.n_epochs
         if math.isfinite(self.seconds):
             done = max(done, (self.clock() - self._began) / max(self.seconds, 1e-9))

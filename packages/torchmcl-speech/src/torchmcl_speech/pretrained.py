@@ -1,4 +1,4 @@
-"""Initial weights from another separator, possibly with another number of outputs."""
+"""Bundled and saved separators, and initial weights for training from another separator."""
 
 import hashlib
 from dataclasses import replace
@@ -37,15 +37,15 @@ def shipped_models() -> list[str]:
 
 
 def is_shipped(model: Path | str) -> bool:
-    """Return whether this is the name of a bundled separator, not a folder."""
+    """Return whether `model` is the name of a bundled separator instead of a folder."""
     return str(model) in shipped_models()
 
 
 def model_card(name: str) -> dict[str, Any]:
-    """Return the card of a bundled separator: data, training, measurements, limits, license.
+    """Return the model card of a bundled separator: data, training, results, limitations and license.
 
     Raises:
-        ValueError: if there is none of this name.
+        ValueError: If there is no bundled separator of this name.
 
     Example:
         >>> model_card("two-speakers")["n_outputs"]
@@ -57,16 +57,16 @@ def model_card(name: str) -> dict[str, Any]:
 
 
 def load_separator(model: Path | str = DEFAULT_MODEL) -> tuple[nn.Module, dict[str, Any]]:
-    """Return a separator, on the CPU and in evaluation mode, and the notes saved with it.
+    """Load a separator, on the CPU and in evaluation mode, and the notes saved with it.
 
     Args:
-        model: a name among `shipped_models`, or a folder that `save_model` wrote; `./name` is a folder.
+        model: Name among `shipped_models`, or folder that `save_model` wrote; `./name` is a folder.
 
     Returns:
-        A module that takes waveforms [batch, length] at `notes["sample_rate"]`, and the notes.
+        Module that takes waveforms [batch, length] at `notes["sample_rate"]`, and the notes.
 
     Raises:
-        ValueError: if there is no such model, or its file is damaged.
+        ValueError: If the model does not exist or its file is damaged.
 
     Example:
         >>> separator, notes = load_separator("two-speakers")
@@ -81,18 +81,18 @@ def load_separator(model: Path | str = DEFAULT_MODEL) -> tuple[nn.Module, dict[s
 
 
 def load_with_card(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the separator in a folder and its notes, after verifying the checksum in its card.
+    """Load the separator in a folder and its notes after verifying the checksum of its model card.
 
     Raises:
-        ValueError: if it is damaged.
+        ValueError: If the file is damaged.
     """
     with io.as_written("load_separator", CARD_FILE, "the package"):
-        wanted = str(io.read_json("load_separator", folder / CARD_FILE)["sha256"])
+        expected = str(io.read_json("load_separator", folder / CARD_FILE)["sha256"])
     path = folder / io.MODEL_FILE
-    found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
-    if found != wanted:
-        rule, advice = f"have the sha256 {wanted}", "It is damaged: install torchmcl-speech again."
-        raise ValueError(bad_value("load_separator", folder.name, rule, found, advice))
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
+    if checksum != expected:
+        rule, advice = f"have the SHA-256 checksum {expected}", "The file is damaged: install torchmcl-speech again."
+        raise ValueError(bad_value("load_separator", folder.name, rule, checksum, advice))
     return load_model(folder)
 
 
@@ -104,7 +104,7 @@ def _unknown(model: Path | str) -> ValueError:
     )
 
 
-# Parameters that depend on the number of outputs, output after output.
+# Parameters whose size depends on the number of outputs, concatenated over the outputs.
 _OUTPUTS = ("outputs.weight", "outputs.bias", "decoder")
 _MAY_BE_NEW = ("score.weight", "score.bias")
 
@@ -113,45 +113,46 @@ _MAY_BE_NEW = ("score.weight", "score.bias")
 def copy_weights(model: DPRNN, start: Path | str) -> list[str]:
     """Copy the weights of a saved model into another model of the same sizes.
 
-    Outputs of the saved model are copied; additional ones get random features, as in a new network, and the mean of its
-    decoders. A score head missing in the saved model is newly initialized.
+    The outputs of the saved model are copied. Additional outputs get random features, as in a new network, and the mean
+    of the saved decoders. If the saved model has no score head, the score head is newly initialized.
 
     Args:
-        model: changed in place.
-        start: name of a bundled separator, or folder of a saved model.
+        model: Separator whose weights are changed in place.
+        start: Name of a bundled separator, or folder of a saved model.
 
     Returns:
-        The names of weights that are at least partly new.
+        Names of the weights that are at least partly new.
 
     Raises:
-        ValueError: if there is no such model, or its sizes differ.
+        ValueError: If the saved model does not exist or its sizes differ.
     """
     saved, _ = load_separator(start)
-    found, new = saved.state_dict(), []
+    saved_weights, new = saved.state_dict(), []
     for name, weight in model.state_dict().items():
-        if name in _MAY_BE_NEW and name not in found:
+        if name in _MAY_BE_NEW and name not in saved_weights:
             new.append(name)
-        elif name in found and found[name].shape == weight.shape:
-            weight.copy_(found[name])
-        elif name in found and name in _OUTPUTS and _fits(weight, found[name]):
-            if len(weight) > len(found[name]):
+        elif name in saved_weights and saved_weights[name].shape == weight.shape:
+            weight.copy_(saved_weights[name])
+        elif name in saved_weights and name in _OUTPUTS and _fits(weight, saved_weights[name]):
+            if len(weight) > len(saved_weights[name]):
                 new.append(name)
             if name == "decoder":
-                weight.copy_(found[name].mean(dim=0))
-            n_shared = min(len(weight), len(found[name]))
-            weight[:n_shared] = found[name][:n_shared]
+                weight.copy_(saved_weights[name].mean(dim=0))
+            n_shared = min(len(weight), len(saved_weights[name]))
+            weight[:n_shared] = saved_weights[name][:n_shared]
         else:
-            shape = tuple(found[name].shape) if name in found else "none"
-            rule = f"hold `{name}` of shape {tuple(weight.shape)}"
+            shape = tuple(saved_weights[name].shape) if name in saved_weights else "none"
+            rule = f"contain `{name}` of shape {tuple(weight.shape)}"
             advice = "Train a network of the same sizes; the number of outputs may differ."
             raise ValueError(bad_value("separation train", "start", rule, f"{shape} in {str(start)!r}", advice))
     return new
 
 
 def config_like(config: SeparationConfig, start: Path | str) -> SeparationConfig:
-    """Return the configuration with unspecified options taken from the initial model.
+    """Fill in unspecified options of a configuration from the initial model.
 
-    If it specifies no model sizes, then sizes, sample rate, numbers of speakers and rule are those of the saved model.
+    If the configuration specifies no model sizes, then model sizes, sample rate, numbers of speakers and rule are taken
+    from the saved model.
     """
     saved, notes = load_separator(start)
     if config.model:
@@ -166,5 +167,5 @@ def config_like(config: SeparationConfig, start: Path | str) -> SeparationConfig
     )
 
 
-def _fits(weight: Tensor, found: Tensor) -> bool:
-    return weight.shape[1:] == found.shape[1:]
+def _fits(weight: Tensor, saved_weights: Tensor) -> bool:
+    return weight.shape[1:] == saved_weights.shape[1:]

@@ -1,4 +1,4 @@
-"""Separation of a recording of any length, format and sample rate into files, in constant memory."""
+"""Separation of recordings of any length, format and sample rate into files, in constant memory."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ RECORD_FILE, PAGE_FILE = "separation.json", "index.html"
 
 
 def sound_names(recording: Path | str, n_outputs: int) -> list[str]:
-    """Return the names of the written sounds: the mixture first, then each output.
+    """Return the names of the audio files: the mixture, and then the outputs.
 
     Example:
         >>> sound_names("talk.flac", 2)
@@ -31,28 +31,28 @@ def sound_names(recording: Path | str, n_outputs: int) -> list[str]:
 
 
 def check_replaceable(owner: str, folder: Path, recording: Path | str, names: list[str]) -> None:
-    """Check that outputs replace only files of an earlier separation of this recording.
+    """Check that only files of an earlier separation of this recording will be replaced.
 
     Args:
-        owner: named in the error.
-        folder: for the files.
-        recording: to be separated.
-        names: of the sounds; the record and the page are always written.
+        owner: Function or command name at the beginning of messages.
+        folder: Folder for the files.
+        recording: Recording to separate.
+        names: Names of the audio files; `separation.json` and the HTML report are always written.
 
     Raises:
-        ValueError: if files exist that no earlier separation of this recording wrote.
+        ValueError: If there are files of these names that no earlier separation of this recording wrote.
     """
     replaceable = _written_before(folder, recording)
     others = [name for name in (*names, RECORD_FILE, PAGE_FILE) if name not in replaceable and (folder / name).exists()]
     if others:
-        rule = "not hold other files of the names to be written"
+        rule = "contain no other files with the names of the new files"
         got = f"{str(folder)!r} with {', '.join(map(repr, others))}"
-        advice = "Give another folder, or replace them with `overwrite=True` (--overwrite)."
+        advice = "Use another folder, or replace the files with `overwrite=True` (--overwrite)."
         raise ValueError(bad_value(owner, "out", rule, got, advice))
 
 
 def _written_before(folder: Path, recording: Path | str) -> set[str]:
-    """Return the files of an earlier separation of a recording with this name, from its record."""
+    """Return the files of an earlier separation of a recording with this name, as listed in its record."""
     try:
         record: dict[str, Any] = io.read_json("separate_recording", folder / RECORD_FILE)
         if Path(record["recording"]).name != Path(recording).name:
@@ -64,7 +64,7 @@ def _written_before(folder: Path, recording: Path | str) -> set[str]:
         return set()
 
 
-#: The separator that estimates the number of speakers.
+#: Separator that estimates the number of speakers.
 COUNTING_MODEL = "any-number"
 
 
@@ -79,31 +79,32 @@ def separate_recording(
     overwrite: bool = False,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Write a WAV file for each voice, one for the mixture as passed to the model, and `separation.json`.
+    """Separate a recording into a WAV file per voice, a WAV file of the model input, and `separation.json`.
 
-    With a model with scores, the most likely number of outputs is written, the most likely
-    first. Without scores, all outputs are, by share of the energy. The recording is mixed down to mono,
-    resampled for the model, and the outputs are resampled back: files have its length and its sample rate, and the
-    frequency range of the model. If one exceeds full scale, all are attenuated.
+    If the model has scores, the number of written outputs is the most likely number of voices, and the outputs are
+    ordered by score. Without scores, all outputs are written, ordered by energy. The recording is mixed down to mono
+    and resampled for the model, and the outputs are resampled back: the files have the length and the sample rate of
+    the recording, and the frequency range of the model. If one file exceeds full scale, all files are attenuated.
 
     Args:
-        recording: any audio file that soundfile reads.
-        out: folder for the files, `<recording>-<place>.wav` and `<recording>-mixture.wav`.
-        model: name of a bundled separator, or folder of a saved model.
-        n_voices: outputs to write; the predicted number of speakers by default, or all if the model has no scores.
-        chunk_seconds: longer recordings are processed in chunks of at most this length, which overlap by a second.
-        device: where to compute; on a GPU, in the precision of the training.
-        overwrite: whether to replace files of these names, and an `index.html`, that no earlier separation of this
+        recording: Audio file in any format that soundfile reads.
+        out: Folder for the files `<recording>-<index>.wav` and `<recording>-mixture.wav`.
+        model: Name of a bundled separator, or folder of a saved model.
+        n_voices: Number of outputs to write; by default the most likely number of speakers, or all outputs if the model
+            has no scores.
+        chunk_seconds: Maximum chunk length; longer recordings are processed in chunks that overlap by a second.
+        device: Device to compute on; a GPU computes in the precision of the training.
+        overwrite: Whether to replace files of these names, and an `index.html`, that no earlier separation of this
             recording wrote.
-        progress: whether to show a bar.
+        progress: Whether to show a progress bar.
 
     Returns:
-        The contents of `separation.json`. Of a model with scores, `speakers` has the probability of each number
-        of voices, from 0 on; silence has 0 voices.
+        Contents of `separation.json`. For a model with scores, `speakers` contains the probabilities of 0, 1, 2, ...
+        voices; silence has 0 voices.
 
     Raises:
-        ValueError: if the recording or the model cannot be used, there are fewer outputs than voices, the chunk is
-            too short to tell speakers apart, or the folder has other files of the same names.
+        ValueError: If the recording or the model is unusable, `n_voices` exceeds the number of outputs, the chunk is
+            too short to distinguish speakers, or the folder has other files of the same names.
     """
     owner = "separate_recording"
     separation = RecordingSeparator(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
@@ -118,11 +119,11 @@ def separate_recording(
         check_replaceable(owner, out, recording, names)
     out.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(_Tracks(out, separation.info.sample_rate, separation.model_rate)) as tracks:
-        for heard, outputs in separation.pieces(progress=progress):
-            tracks.add(heard, outputs)
+        for inputs, outputs in separation.pieces(progress=progress):
+            tracks.add(inputs, outputs)
         tracks.add_last()
         speakers, logits = separation.speakers(), separation.score_logits
-        scores = tracks.shares() if logits is None else torch.sigmoid(logits)
+        scores = tracks.energy_fractions() if logits is None else torch.sigmoid(logits)
         likely = separation.n_outputs if speakers is None else speakers.index(max(speakers))
         order = scores.argsort(descending=True, stable=True).tolist()[: likely if n_voices is None else n_voices]
         files, gain = tracks.write(names, order, separation.info)
@@ -150,27 +151,27 @@ def count_speakers(
     device: str = "cpu",
     progress: bool = False,
 ) -> dict[int, float]:
-    """Return the probability of each number of speakers in a recording, without writing files.
+    """Estimate the probability of each number of speakers in a recording, without writing files.
 
     Args:
-        recording: any audio file that soundfile reads.
-        model: a separator with scores: name of a bundled one, or folder of a saved model.
-        chunk_seconds: longer recordings are processed in chunks of at most this length, and the results are combined:
-            for each output, chunks are weighted by its energy in them.
-        device: where to compute; on a GPU, in the precision of the training.
-        progress: whether to show a bar.
+        recording: Audio file in any format that soundfile reads.
+        model: Separator with scores: name of a bundled separator, or folder of a saved model.
+        chunk_seconds: Maximum chunk length; longer recordings are processed in chunks, whose scores are averaged with
+            the energies of the outputs as weights.
+        device: Device to compute on; a GPU computes in the precision of the training.
+        progress: Whether to show a progress bar.
 
     Returns:
-        Number of speakers -> probability, from 0 to the outputs of the model; they sum to 1. Silence has 0.
+        Mapping from the number of speakers, 0 to the number of outputs, to its probability. Silence has 0 speakers.
 
     Raises:
-        ValueError: if the recording or the model cannot be used, or the model has no scores.
+        ValueError: If the recording or the model is unusable, or the model has no scores.
     """
     owner = "count_speakers"
     separation = RecordingSeparator(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
     if not separation.has_scores:
-        advice = "Train one with --set model.scores=true, or use a model with scores."
-        raise ValueError(bad_value(owner, "model", "give scores of its outputs", repr(str(model)), advice))
+        advice = "Use a model with scores, or train one with --set model.scores=true."
+        raise ValueError(bad_value(owner, "model", "have scores", repr(str(model)), advice))
     for _ in separation.pieces(progress=progress):
         pass
     return dict(enumerate(separation.speakers() or []))
@@ -185,28 +186,28 @@ class _Tracks:
         self.resamplers = [Resampler(model_rate, rate)]
         self.energy = torch.zeros(0, dtype=torch.float64)
 
-    def add(self, heard: Tensor, outputs: Tensor) -> None:
-        """Append the final samples."""
+    def add(self, inputs: Tensor, outputs: Tensor) -> None:
+        """Append samples of the model input and of the outputs."""
         if len(outputs) and len(self.tracks) == 1:
             self.tracks += [Track16(self.folder) for _ in outputs]
             self.resamplers += [Resampler(self.model_rate, self.rate) for _ in outputs]
             self.energy = torch.zeros(len(outputs), dtype=torch.float64)
         self.energy = self.energy + outputs.double().square().sum(dim=-1) if len(outputs) else self.energy
-        for track, resample, samples in zip(self.tracks, self.resamplers, (heard, *outputs), strict=False):
+        for track, resample, samples in zip(self.tracks, self.resamplers, (inputs, *outputs), strict=False):
             if len(samples):
                 track.add(resample(samples.numpy()))
 
     def add_last(self) -> None:
-        """Append the remaining samples of the resamplers."""
+        """Append the samples that remain in the resamplers."""
         for track, resample in zip(self.tracks, self.resamplers, strict=True):
             track.add(resample(torch.empty(0).numpy(), last=True))
 
-    def shares(self) -> Tensor:
-        """Return the energy share of each output; the shares sum to 1 unless all are silent."""
+    def energy_fractions(self) -> Tensor:
+        """Return the energy fraction of each output; the fractions sum to 1 unless all outputs are silent."""
         return self.energy / self.energy.sum().clamp_min(torch.finfo(self.energy.dtype).tiny)
 
     def write(self, names: list[str], order: list[int], info: AudioInfo) -> tuple[list[str], float]:
-        """Write the mixture and selected outputs in the given order, with the given names; return names and gain."""
+        """Write the mixture and the outputs with the indices `order`; return the written names and the gain."""
         tracks = [self.tracks[0], *(self.tracks[1 + index] for index in order)]
         loudest = max(track.peak for track in tracks)
         gain = 1.0 if loudest <= 1 else 0.99 / loudest

@@ -1,4 +1,4 @@
-"""Training of a separator, in any number of runs."""
+"""Training of a separator, with resumption."""
 
 import json
 import logging
@@ -58,26 +58,26 @@ def train_separator(
     show_records: bool = False,
     compile_model: bool = False,
 ) -> Path:
-    """Train, or resume the last run.
+    """Train a separator, or resume its training.
 
     Args:
-        config: what to train.
-        out: folder for everything: `config.json`, `records.jsonl`, `checkpoints/`, `logs/`, `model/` (the
-            best on the validation part) and `model-last/`.
-        device: "auto", "cpu" or "cuda".
-        minutes: stop after the epoch in which this time ends; a later run resumes.
-        start: name of a bundled separator, or folder of a saved model, with the initial weights; its sizes must be
+        config: Configuration of the training run.
+        out: Output folder with `config.json`, `records.jsonl`, `checkpoints/`, `logs/`, `model/` (the best model on the
+            validation part) and `model-last/`.
+        device: Device to train on: "auto", "cpu" or "cuda".
+        minutes: Time limit; the training stops after the epoch in which it ends, and a later call resumes it.
+        start: Name of a bundled separator, or folder of a saved model, with the initial weights; its sizes must be
             equal, but the number of outputs may differ.
-        progress: whether to show a bar.
-        show_records: print the record of each epoch as a line of JSON.
-        compile_model: pass the blocks through `torch.compile`.
+        progress: Whether to show a progress bar.
+        show_records: Whether to print the record of each epoch as a line of JSON.
+        compile_model: Whether to compile the blocks with `torch.compile`.
 
     Returns:
-        The folder of the best model.
+        Folder of the best model.
 
     Raises:
-        ValueError: if the folder holds another training, or an argument cannot be used.
-        TrainingInterrupted: under `stop_on_signals`, when a signal came; the finished epochs are saved.
+        ValueError: If the folder contains another training run, or an argument is invalid.
+        TrainingInterrupted: After a signal under `stop_on_signals`; the finished epochs are saved.
     """
     out = Path(out)
     checks.check_non_negative("train_separator", "minutes", minutes)
@@ -124,7 +124,7 @@ def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule
     training, rule = config.training, rule_of(config.objective)
     decides = isinstance(rule, AutoAnnealing)  # including the tail of the learning rate
     falls = training.schedule != "plateau" and not decides
-    # Halved after `patience` epochs without a better value; torch's own patience counts those before the last one.
+    # Halved after `patience` epochs without a better value; the patience of torch does not count the last of them.
     plateau = partial(ReduceLROnPlateau, mode="max", factor=0.5, patience=training.patience - 1, threshold=0.0)
     metrics: dict[str, Callable[[StepOutput], Tensor]] = {"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr}
     if 1 in config.data.n_speakers and max(config.data.n_speakers) > 1:
@@ -147,7 +147,7 @@ def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule
 
 
 def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: str, progress: bool) -> Any:
-    # The average restores the weights at the end of a validation: callbacks that use it must come before it.
+    # Weight averaging restores the weights at the end of a validation: callbacks that use the average must precede it.
     callbacks = [*callbacks, RuleLogger(), CollapseWarning()]
     if config.training.ema is not None:
         place = "cuda" if device != "cpu" and torch.cuda.is_available() else None
@@ -170,13 +170,13 @@ def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: 
 
 
 def _moving_average(decay: float, average: Tensor, weights: Tensor, n_averaged: Tensor) -> Tensor:
-    """Return the average after a step; its decay is smaller in the first steps, to discard the initial weights."""
+    """Update the average; the decay is smaller in the first steps, to discard the initial weights."""
     n_steps = int(n_averaged) + 1
     return average.lerp(weights, 1 - min(decay, (1 + n_steps) / (10 + n_steps)))
 
 
 def _launcher_options(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the `Trainer` options for processes started by torchrun or SLURM, {} without a launcher."""
+    """Return the `Trainer` options for processes started by torchrun or SLURM; empty without a launcher."""
     if "TORCHELASTIC_RUN_ID" in environment:
         n_nodes, n_per_node = int(environment["GROUP_WORLD_SIZE"]), int(environment["LOCAL_WORLD_SIZE"])
     elif "SLURM_NTASKS" in environment and environment.get("SLURM_JOB_NAME") not in (None, "bash", "interactive"):
@@ -189,9 +189,9 @@ def _launcher_options(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> list[str]:
-    """Return the options, as `part.option`, in which a saved configuration differs from `config`."""
+    """Return the options in which a saved configuration differs from `config`, as `part.option`."""
     wanted = json.loads(json.dumps(config.as_dict()))
-    # An option missing in the saved configuration had its default value.
+    # Options that are missing in the saved configuration had their default values.
     default = json.loads(json.dumps(SeparationConfig().as_dict()))
     saved = {part: default[part] | dict(saved.get(part, {})) for part in wanted}
     free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]
@@ -211,7 +211,7 @@ def _check_folder(out: Path, config: SeparationConfig) -> None:
         and Checkpoints(out / _CHECKPOINTS).series.steps()
         and (differs := differing_options(io.read_json("separation train", path), config))
     ):
-        advice = "Use another folder, or delete this one to start again."
+        advice = "Use another folder, or delete this folder to start again."
         rule = "be empty or contain this training run"
         raise ValueError(bad_value("separation train", "out", rule, f"{out}, which differs in {differs}", advice))
 
@@ -233,11 +233,11 @@ class BestModel(pl.Callback):  # type: ignore[name-defined]
             save_model(self.folder, module.model, {**self.notes, self.monitor: value, "epoch": trainer.current_epoch})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for resumption."""
+        """Return the state from which training resumes."""
         return {"best": self.best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state."""
+        """Restore a saved state."""
         self.best = float(state["best"])
 
 
@@ -248,6 +248,6 @@ class StopAfter(pl.Callback):  # type: ignore[name-defined]
         self.ends = time.monotonic() + 60 * minutes
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Check the clock of the first process, because all must stop after the same epoch."""
+        """Check the clock of the first process, because all processes must stop after the same epoch."""
         if math.isfinite(self.ends) and trainer.strategy.broadcast(time.monotonic() > self.ends):
             trainer.should_stop = True

@@ -1,1 +1,1 @@
-"""Commands for speech: parsing and dispatch only."""
+"""Parsing and dispatch of the commands for speech."""

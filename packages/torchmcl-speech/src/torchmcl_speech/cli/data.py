@@ -1,4 +1,4 @@
-"""The commands about recordings, `torchmcl data ...`: parsing and dispatch only."""
+"""Parsing and dispatch of the commands `torchmcl data ...`, which prepare recordings."""
 
 import argparse
 from pathlib import Path
@@ -22,21 +22,25 @@ def add_data_commands(commands: Any) -> None:
 def _add_mix(tasks: Any) -> None:
     mix = tasks.add_parser(
         "mix",
-        help="make a WSJ0-mix-like folder from single-speaker recordings",
+        help="mix single-speaker recordings into a folder with the layout of WSJ0-mix",
         description="Mix FOLDER/<speaker>/... or FOLDER/{tr,cv,tt}/<speaker>/... into "
-        "OUT/wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}, with gains as in WSJ0-mix. No speaker is in two parts.",
+        "OUT/wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}, with gains as in WSJ0-mix. The parts have different speakers.",
         epilog="example: torchmcl data mix recordings --out mixed --speakers 2 --counts tr=200,cv=20,tt=20",
     )
-    mix.add_argument("folder", type=Path, help="folder of recordings, one folder for each speaker")
+    mix.add_argument("folder", type=Path, help="folder of recordings, with a subfolder for each speaker")
     mix.add_argument("--out", type=Path, required=True, help="folder for the mixtures")
     mix.add_argument(
         "--speakers", type=arguments.positive, default=2, help="speakers per mixture (default: %(default)s)"
     )
     counts = "tr=20000,cv=5000,tt=3000"
-    mix.add_argument("--counts", type=_counts, default=counts, help="mixtures of each part (default: %(default)s)")
-    mix.add_argument("--sample-rate", type=arguments.positive, default=8000, help="in Hz (default: %(default)s)")
+    mix.add_argument(
+        "--counts", type=_counts, default=counts, help="number of mixtures per part (default: %(default)s)"
+    )
+    mix.add_argument(
+        "--sample-rate", type=arguments.positive, default=8000, help="sample rate in Hz (default: %(default)s)"
+    )
     mix.add_argument("--seed", type=arguments.seed, default=0, help="random seed (default: %(default)s)")
-    mix.add_argument("--skip-bad", action="store_true", help="skip unusable recordings, with a warning")
+    mix.add_argument("--skip-bad", action="store_true", help="skip unusable recordings and warn about them")
     mix.add_argument("--quiet", action="store_true", help="no progress bar")
     mix.set_defaults(run=_mix)
 
@@ -44,16 +48,18 @@ def _add_mix(tasks: Any) -> None:
 def _add_pack(tasks: Any) -> None:
     pack = tasks.add_parser(
         "pack",
-        help="pack recordings into one small file",
-        description="Pack all recordings of a folder, lossless at 16 bits, into one file that numpy alone can read; "
-        "use it with --set data.pack=FILE.",
+        help="pack recordings into one compressed file",
+        description="Pack all recordings of a folder, lossless at 16 bits, into one file that can be read with numpy "
+        "alone. Train on it with --set data.pack=FILE.",
         epilog="example: torchmcl data pack speech --parts tr,cv --out speech.npz",
     )
     pack.add_argument("folder", type=Path, help="folder of recordings; their names are relative to it")
     pack.add_argument("--out", type=Path, required=True, help="output file")
     pack.add_argument("--parts", type=arguments.names, help="subfolders, separated by commas (default: all)")
-    pack.add_argument("--sample-rate", type=arguments.positive, default=8000, help="in Hz (default: %(default)s)")
-    pack.add_argument("--skip-bad", action="store_true", help="skip unusable recordings, with a warning")
+    pack.add_argument(
+        "--sample-rate", type=arguments.positive, default=8000, help="sample rate in Hz (default: %(default)s)"
+    )
+    pack.add_argument("--skip-bad", action="store_true", help="skip unusable recordings and warn about them")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
     pack.set_defaults(run=_pack)
 
@@ -72,9 +78,9 @@ def _mix(options: argparse.Namespace) -> None:
     from torchmcl_speech.data import MixPlan, write_mixtures
 
     plan = MixPlan(options.speakers, options.counts, options.sample_rate, seed=options.seed)
-    made = write_mixtures(options.folder, options.out, plan, skip_bad=options.skip_bad, progress=not options.quiet)
+    counts = write_mixtures(options.folder, options.out, plan, skip_bad=options.skip_bad, progress=not options.quiet)
     arguments.say(
-        f"{sum(made.values())} mixtures in {options.out}: {', '.join(f'{n} {part}' for part, n in made.items())}"
+        f"{sum(counts.values())} mixtures in {options.out}: {', '.join(f'{n} {part}' for part, n in counts.items())}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Speech for separation: recordings, lists of mixtures, and a Dataset of them."""
+"""Speech data for separation: recordings, lists of mixtures, and datasets of mixtures."""
 
 from torchmcl_speech.data.audio import BadAudio, Resampler, read_audio, write_audio
 from torchmcl_speech.data.augment import Augmentation

@@ -36,16 +36,16 @@ __all__ = [
 Samples = npt.NDArray[np.float32]
 
 _SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
-#: A recording below one step of 16 bits is silent: a file of 16 bits would hold zeros.
+#: Peak below which a recording is silent: in a 16-bit file, all samples would be zero.
 SILENCE = 2.0**-15
-# Louder samples are not audio: integers stored as floats reach 2**31, and larger energies overflow in float32.
+# Maximum magnitude of samples: integers stored as floats reach 2**31, and larger energies overflow in float32.
 _LOUDEST = 1e10
 # Placeholder chunk sizes in the headers of streamed files, which do not specify the length.
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)
 
 
-class BadAudio(ValueError):  # noqa: N818  (a statement about a file, raised as an error)
-    """Raised for a recording that cannot be used; the message begins with the name of the recording."""
+class BadAudio(ValueError):  # noqa: N818  (describes a file)
+    """Error for an unusable recording; the message begins with the name of the recording."""
 
 
 def _unreadable(path: Path | str, error: Any) -> BadAudio:
@@ -53,12 +53,12 @@ def _unreadable(path: Path | str, error: Any) -> BadAudio:
 
 
 class AudioInfo(NamedTuple):
-    """The header of a recording.
+    """Header of a recording.
 
     Attributes:
-        sample_rate: samples per second.
-        n_channels: 1 for mono.
-        length: samples of each channel.
+        sample_rate: Samples per second.
+        n_channels: Number of channels; 1 for mono.
+        length: Number of samples per channel.
     """
 
     sample_rate: int
@@ -66,19 +66,19 @@ class AudioInfo(NamedTuple):
     length: int
 
     def length_at(self, sample_rate: int) -> int:
-        """Return the length after resampling."""
+        """Compute the length after resampling."""
         return self.length * sample_rate // self.sample_rate
 
 
 def audio_info(path: Path | str) -> AudioInfo:
-    """Return the header of a recording.
+    """Read the header of a recording.
 
     Raises:
-        BadAudio: if there is no such file, or it is not audio, empty or truncated.
+        BadAudio: If the file does not exist, is not audio, is empty or is truncated.
     """
     path = Path(path)
     if not path.is_file():
-        raise BadAudio(f"{path}: there is no such file. Check the path.")
+        raise BadAudio(f"{path}: no such file. Check the path.")
     import soundfile
 
     try:
@@ -90,23 +90,23 @@ def audio_info(path: Path | str) -> AudioInfo:
     check_samples(path, header.frames * header.channels)
     missing = _missing_bytes(path)
     if missing > 0:
-        raise BadAudio(f"{path}: is cut short; {missing} bytes are missing at its end. Copy it again.")
+        raise BadAudio(f"{path}: is truncated; {missing} bytes are missing at its end. Copy it again.")
     return AudioInfo(int(header.samplerate), int(header.channels), int(header.frames))
 
 
 def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
-    """Return the samples of a recording as float32, mixed down to mono and resampled.
+    """Read a recording as float32, mixed down to mono and resampled.
 
     Args:
-        path: any format that soundfile reads.
-        sample_rate: of the result; None keeps that of the file.
+        path: Audio file in any format that soundfile reads.
+        sample_rate: Sample rate of the result; the sample rate of the file by default.
 
     Returns:
-        Samples [length], full scale at 1.
+        Samples [length], with full scale at 1.
 
     Raises:
-        BadAudio: if the file is missing, unreadable, cut short, holds samples that are not finite or far above full
-            scale, or has channels that cancel each other.
+        BadAudio: If the file is missing, unreadable or truncated, contains samples that are not finite or far above
+            full scale, or has channels that cancel each other.
     """
     info = audio_info(path)
     if sample_rate is not None:
@@ -118,7 +118,7 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
     except soundfile.LibsndfileError as error:
         raise _unreadable(path, error) from error
     if len(samples) < info.length:
-        raise BadAudio(f"{path}: is cut short; {len(samples)} of {info.length} samples could be read. Copy it again.")
+        raise BadAudio(f"{path}: is truncated; {len(samples)} of {info.length} samples could be read. Copy it again.")
     mono = mixed_down(path, samples)
     check_cancellation(path, _peak(samples), _peak(mono))
     if sample_rate is not None and info.sample_rate != sample_rate:
@@ -129,15 +129,15 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
 
 
 def mixed_down(path: Path | str, samples: Samples, first: int = 0) -> Samples:
-    """Return the mean [length] of channels [length, channels].
+    """Compute the mean [length] of channels [length, channels].
 
     Args:
-        path: named in the error.
-        samples: a recording, or a block of it.
-        first: the index of the first sample of the block.
+        path: File name at the beginning of messages.
+        samples: Recording, or a block of it.
+        first: Index of the first sample of the block.
 
     Raises:
-        BadAudio: if a sample is not finite or far above full scale.
+        BadAudio: If a sample is not finite or far above full scale.
     """
     bad = ~(np.abs(samples) <= _LOUDEST).all(axis=1)
     if bad.any():
@@ -145,19 +145,19 @@ def mixed_down(path: Path | str, samples: Samples, first: int = 0) -> Samples:
         value = max(samples[place].tolist(), key=lambda sample: abs(sample) if np.isfinite(sample) else np.inf)
         if not np.isfinite(value):
             raise BadAudio(f"{path}: sample {first + place} is not finite. Export the recording again.")
-        advice = "Scale the recording: full scale is 1."
+        advice = "Scale the recording to full scale at 1."
         raise BadAudio(f"{path}: sample {first + place} is {value:g}, louder than any recording. {advice}")
     return samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
 
 
 def check_cancellation(path: Path | str, loudest_channel: float, loudest_mono: float) -> None:
-    """Check that the channels do not cancel when mixed down.
+    """Check that channels do not cancel each other when they are mixed down.
 
     Raises:
-        BadAudio: if the mean of channels that hold sound is silent.
+        BadAudio: If the mean is silent although the channels are not.
     """
     if loudest_mono < SILENCE <= loudest_channel:
-        advice = "Invert one of them, or save one channel as a mono file."
+        advice = "Invert one channel, or save one channel as a mono file."
         raise BadAudio(f"{path}: its channels cancel each other, so their mean is silent. {advice}")
 
 
@@ -166,10 +166,10 @@ def _peak(samples: Samples) -> float:
 
 
 def check_samples(path: Path | str, n_samples: int, name: str = "audio_samples") -> None:
-    """Check that a recording, or a pack of them, is not larger than the limit.
+    """Check that a recording or a pack of recordings is not larger than the limit.
 
     Raises:
-        BadAudio: if it is; the message explains how to raise the limit.
+        BadAudio: If it is larger; the message explains how to raise the limit.
     """
     try:
         io.check_limit("audio", str(path), name, n_samples)
@@ -178,7 +178,7 @@ def check_samples(path: Path | str, n_samples: int, name: str = "audio_samples")
 
 
 def write_audio(path: Path | str, samples: Any, sample_rate: int) -> None:
-    """Write samples [length] as a 16-bit WAV; samples beyond full scale are clipped."""
+    """Write samples [length] as a 16-bit WAV file; samples beyond full scale are clipped."""
     buffer = BytesIO()
     import soundfile
 
@@ -192,17 +192,17 @@ def is_recording(path: Path) -> bool:
 
 
 def audio_files(folder: Path | str) -> list[Path]:
-    """Return all recordings below a folder, sorted.
+    """Return the sorted paths of all recordings below a folder.
 
     Raises:
-        BadAudio: if the folder is missing or has none.
+        BadAudio: If the folder is missing or contains no recordings.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise BadAudio(f"{folder}: there is no such folder. Check the path.")
+        raise BadAudio(f"{folder}: no such folder. Check the path.")
     files = sorted(path for path in folder.rglob("*") if is_recording(path))
     if not files:
-        raise BadAudio(f"{folder}: holds no recordings ({', '.join(_SUFFIXES)}). Check the path.")
+        raise BadAudio(f"{folder}: contains no recordings ({', '.join(_SUFFIXES)}). Check the path.")
     return files
 
 
@@ -213,12 +213,12 @@ def warn_skipped(owner: str, messages: Sequence[str]) -> None:
 
 
 def name_on_disk(path: Path | str) -> str | bytes:
-    """Return the name of a file for soundfile: as bytes, because it may not be valid text; on Windows as text."""
+    """Return a file name for soundfile: as bytes, because it may not be valid text, except on Windows."""
     return str(path) if os.name == "nt" else os.fsencode(path)
 
 
 def _missing_bytes(path: Path) -> int:
-    """Return the number of bytes missing from a WAV file, because libsndfile accepts truncated files."""
+    """Return the number of missing bytes of a WAV file, because libsndfile accepts truncated files."""
     with path.open("rb") as file:
         head = file.read(12)
         if len(head) < 12 or head[:4] != b"RIFF" or head[8:] != b"WAVE":
@@ -236,11 +236,11 @@ _BLOCK = 1 << 16
 
 
 class Resampler:
-    """Resample block by block; samples are unchanged if the rates are equal.
+    """Resampler that processes blocks; samples are unchanged if the rates are equal.
 
     Args:
-        old_rate: of the input.
-        new_rate: of the output.
+        old_rate: Sample rate of the input.
+        new_rate: Sample rate of the output.
     """
 
     def __init__(self, old_rate: int, new_rate: int) -> None:
@@ -251,18 +251,18 @@ class Resampler:
             self._stream = soxr.ResampleStream(old_rate, new_rate, 1, dtype="float32", quality="VHQ")
 
     def __call__(self, samples: Samples, *, last: bool = False) -> Samples:
-        """Return the resampled output available so far; after the last samples, the rest."""
+        """Resample a block and return the samples that are available; after the last block, all remaining samples."""
         if self._stream is None:
             return samples
         return self._stream.resample_chunk(np.ascontiguousarray(samples, np.float32), last=last)
 
 
 def audio_blocks(path: Path | str, n_samples: int = _BLOCK) -> Iterator[Samples]:
-    """Yield a recording in blocks of float32 [at most n_samples], mixed down to mono, at its own rate.
+    """Yield a recording in float32 blocks of at most `n_samples`, mixed down to mono, at its original sample rate.
 
     Raises:
-        BadAudio: if the file is missing, unreadable, cut short, holds samples that are not finite or far above full
-            scale; after the last block, if its channels cancel each other.
+        BadAudio: If the file is missing, unreadable or truncated, or contains samples that are not finite or far above
+            full scale; after the last block, if its channels cancel each other.
     """
     info = audio_info(path)
     import soundfile
@@ -278,15 +278,15 @@ def audio_blocks(path: Path | str, n_samples: int = _BLOCK) -> Iterator[Samples]
     except soundfile.LibsndfileError as error:
         raise _unreadable(path, error) from error
     if n_read < info.length:
-        raise BadAudio(f"{path}: is cut short; {n_read} of {info.length} samples could be read. Copy it again.")
+        raise BadAudio(f"{path}: is truncated; {n_read} of {info.length} samples could be read. Copy it again.")
     check_cancellation(path, channel_peak, mono_peak)
 
 
 class StoredSound:
-    """The samples of a mono recording, read on demand; use it in a `with` block.
+    """Samples of a mono recording that are read on demand; used in a `with` block.
 
     Args:
-        path: of the file.
+        path: Path of the file.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -306,7 +306,7 @@ class StoredSound:
         return self._file.read(max(stop - start, 0), dtype="float32", always_2d=True)[:, 0]
 
     def __enter__(self) -> "StoredSound":
-        """Open the temporary file."""
+        """Return the open file."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -315,10 +315,10 @@ class StoredSound:
 
 
 class Track16:
-    """Samples collected on disk until their level is known, and then written as a 16-bit WAV.
+    """Samples that are collected on disk until their level is known, and then written as a 16-bit WAV file.
 
     Args:
-        folder: for the anonymous temporary file, which is removed when the process ends.
+        folder: Folder for the anonymous temporary file, which is removed when the process ends.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -334,7 +334,7 @@ class Track16:
             self.peak = max(self.peak, float(np.abs(samples).max()))
 
     def write(self, path: Path, sample_rate: int, length: int, gain: float = 1.0) -> None:
-        """Write exactly `length` samples times a gain, padded with silence and clipped at 1."""
+        """Write exactly `length` samples with a gain, padded with silence and clipped at 1."""
         self._file.seek(0)
         with io.replaced_file(path) as file, wave.Wave_write(file) as sound:
             sound.setnchannels(1)

@@ -2,8 +2,8 @@
 
     sources --gaps--> --room and microphone--> targets --sum--> + noise --level, clipping--> mixture
 
-Targets are the voices **as the microphone hears them**: with their gaps, room and filters, before noise and clipping.
-A separator is not asked to undo a room, and without clipping the mixture is exactly the targets plus the noise.
+Targets are the voices **at the microphone**: with gaps, room and filters, but before noise and clipping. A separator
+therefore need not remove reverberation, and without clipping the mixture is exactly the targets plus the noise.
 """
 
 from dataclasses import dataclass, fields
@@ -20,15 +20,15 @@ __all__ = ["Augmentation", "Chance", "augmented"]
 _DECAY_SECONDS = (0.1, 0.4)
 _DIRECT_DB = (0.0, 15.0)
 _FIRST_REFLECTION_SECONDS = 0.002
-# Signal to noise, and exponents of the noise's spectrum: from white to pink and a little beyond.
+# Signal-to-noise ratio, and exponents of the noise spectrum: from white to somewhat steeper than pink.
 _NOISE_DB = (10.0, 40.0)
 _NOISE_TILT = (0.0, 0.7)
-# Microphones: a smooth response in decibels, and the corners of a band as shares of half the sample rate.
+# Microphones: a smooth response in decibels, and the corners of a band as fractions of half the sample rate.
 _RESPONSE_DB = 4.0
 _N_KNOTS = 8
 _LOW_CORNER = (0.01, 0.08)
 _HIGH_CORNER = (0.5, 0.95)
-# Clipping level as a share of the peak; silences as shares of the crop; fades that avoid clicks.
+# Clipping level as a fraction of the peak; silences as fractions of the crop; fades that avoid clicks.
 _CLIPPED_AT = (0.2, 0.7)
 _KEPT = (0.2, 0.7)
 _FADE_SECONDS = 0.005
@@ -41,17 +41,17 @@ _Fraction = Annotated[float, checks.Bounds(0, 1)]
 
 @dataclass(frozen=True)
 class Augmentation(checks.Value):
-    """The frequency of each augmentation; none by default.
+    """Strengths and probabilities of augmentations; no augmentation by default.
 
     Args:
-        speed: each voice is played faster or slower by up to this share, which also changes its pitch.
-        level_db: the mixture is louder or softer by up to this many decibels.
-        gaps: share of the voices that are silent for a part of the crop, or speak only in a part of it.
-        room: share of the voices in a room: reflections of decaying noise.
-        microphone: share of the mixtures with the response of a random microphone, half of them with a narrower band.
-        noise: share of the mixtures with noise, 10 to 40 dB below the voices.
-        clipping: share of the mixtures that are clipped.
-        ramp: epochs over which all shares grow from 0.
+        speed: Maximum relative change of the speed of a voice, which also changes its pitch.
+        level_db: Maximum change of the level of a mixture in decibels.
+        gaps: Probability that a voice is silent in a part of the crop, or outside of it.
+        room: Probability of a room, simulated by reflections of decaying noise.
+        microphone: Probability of a random microphone response; half of them have a narrower band.
+        noise: Probability of noise, 10 to 40 dB below the voices.
+        clipping: Probability of clipping.
+        ramp: Number of epochs over which all strengths and probabilities grow from 0.
     """
 
     _owner = "augmentation"
@@ -69,7 +69,7 @@ class Augmentation(checks.Value):
         return not any(getattr(self, field.name) for field in fields(self) if field.name != "ramp")
 
     def strength(self, epoch: int) -> float:
-        """Return the factor for the frequencies of all augmentations in an epoch.
+        """Return the factor on all strengths and probabilities in an epoch.
 
         Example:
             >>> Augmentation(noise=0.5, ramp=4).strength(1)
@@ -79,7 +79,7 @@ class Augmentation(checks.Value):
 
 
 class Chance:
-    """Random numbers from one generator, on its device."""
+    """Random numbers from one generator, on the device of the generator."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
@@ -93,52 +93,54 @@ class Chance:
         """Return standard normal random numbers."""
         return torch.randn(shape, generator=self.generator, device=self.generator.device)
 
-    def happens(self, share: float, *shape: int) -> Tensor:
-        """Return random booleans that are True with probability `share`."""
-        return torch.rand(shape, generator=self.generator, device=self.generator.device) < share
+    def happens(self, probability: float, *shape: int) -> Tensor:
+        """Return random Boolean values that are True with a probability."""
+        return torch.rand(shape, generator=self.generator, device=self.generator.device) < probability
 
 
 def augmented(
     sources: Tensor,
     mask: Tensor,
-    how: Augmentation,
+    settings: Augmentation,
     generator: torch.Generator,
     *,
     sample_rate: int,
     strength: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mixtures [batch, length], targets [batch, speakers, length] and their mask [batch, speakers].
+    """Augment voices; return mixtures [batch, length], targets [batch, speakers, length] and masks [batch, speakers].
 
     Args:
-        sources: voices [batch, speakers, length].
-        mask: which of them are real, [batch, speakers].
-        how: the frequency of each augmentation; its `speed` must already be applied.
-        generator: of random numbers, on the device of the sources.
-        sample_rate: of the sources.
-        strength: factor of all shares.
+        sources: Voices [batch, speakers, length].
+        mask: Mask of real voices, [batch, speakers].
+        settings: Augmentations; changes of the speed must already be applied.
+        generator: Generator of random numbers on the device of the sources.
+        sample_rate: Sample rate of the sources.
+        strength: Factor on all strengths and probabilities.
     """
     chance = Chance(generator)
     sources = sources * mask.unsqueeze(-1)
-    if how.gaps:
-        sources = sources * _windows(chance, how.gaps * strength, sources, sample_rate)
-    if how.room or how.microphone:
-        sources = _heard(chance, how, strength, sources, sample_rate)
+    if settings.gaps:
+        sources = sources * _windows(chance, settings.gaps * strength, sources, sample_rate)
+    if settings.room or settings.microphone:
+        sources = _heard(chance, settings, strength, sources, sample_rate)
     energy = sources.square().mean(dim=-1)
     audible = energy > _INAUDIBLE * energy.amax(dim=-1, keepdim=True)
     targets = sources * audible.unsqueeze(-1)
     mixture = targets.sum(dim=-2)
-    if how.noise:
-        mixture = mixture + _noise(chance, how.noise * strength, mixture)
-    if how.level_db:
-        level = 10 ** (chance.between((-how.level_db * strength, how.level_db * strength), len(mixture), 1) / 20)
+    if settings.noise:
+        mixture = mixture + _noise(chance, settings.noise * strength, mixture)
+    if settings.level_db:
+        level = 10 ** (
+            chance.between((-settings.level_db * strength, settings.level_db * strength), len(mixture), 1) / 20
+        )
         mixture, targets = mixture * level, targets * level.unsqueeze(-1)
-    if how.clipping:
-        mixture = _clipped(chance, how.clipping * strength, mixture)
+    if settings.clipping:
+        mixture = _clipped(chance, settings.clipping * strength, mixture)
     return mixture, targets, mask & audible
 
 
-def _windows(chance: Chance, share: float, sources: Tensor, sample_rate: int) -> Tensor:
-    """Return factors from 0 to 1: a selected voice is silent in a window or, in half of the cases, outside of it."""
+def _windows(chance: Chance, probability: float, sources: Tensor, sample_rate: int) -> Tensor:
+    """Return factors from 0 to 1: a selected voice is silent inside or, with probability 0.5, outside of a window."""
     shape, length = sources.shape[:-1], sources.shape[-1]
     n_kept = chance.between(_KEPT, *shape) * length
     start = chance.between((0, 1), *shape) * (length - n_kept)
@@ -148,22 +150,24 @@ def _windows(chance: Chance, share: float, sources: Tensor, sample_rate: int) ->
     inside = torch.minimum(rising, falling).clamp(0, 1)
     pauses = chance.happens(0.5, *shape).unsqueeze(-1)
     window = torch.where(pauses, 1 - inside, inside)
-    return torch.where(chance.happens(share, *shape).unsqueeze(-1), window, 1.0)
+    return torch.where(chance.happens(probability, *shape).unsqueeze(-1), window, 1.0)
 
 
-def _heard(chance: Chance, how: Augmentation, strength: float, sources: Tensor, sample_rate: int) -> Tensor:
-    """Return the voices with simulated rooms, each at its own position, and one microphone per mixture."""
+def _heard(chance: Chance, settings: Augmentation, strength: float, sources: Tensor, sample_rate: int) -> Tensor:
+    """Simulate rooms with different positions of the voices, and one microphone per mixture."""
     n_room = round(_DECAY_SECONDS[1] * sample_rate)
     n_fft = _fast_length(sources.shape[-1] + n_room)
     spectrum = torch.fft.rfft(sources, n_fft)
-    if how.room:
-        spectrum = spectrum * torch.fft.rfft(_rooms(chance, how.room * strength, sources, n_room, sample_rate), n_fft)
-    if how.microphone:
-        spectrum = spectrum * _microphones(chance, how.microphone * strength, len(sources), spectrum.shape[-1])
+    if settings.room:
+        spectrum = spectrum * torch.fft.rfft(
+            _rooms(chance, settings.room * strength, sources, n_room, sample_rate), n_fft
+        )
+    if settings.microphone:
+        spectrum = spectrum * _microphones(chance, settings.microphone * strength, len(sources), spectrum.shape[-1])
     return torch.fft.irfft(spectrum, n_fft)[..., : sources.shape[-1]]
 
 
-def _rooms(chance: Chance, share: float, sources: Tensor, n_room: int, sample_rate: int) -> Tensor:
+def _rooms(chance: Chance, probability: float, sources: Tensor, n_room: int, sample_rate: int) -> Tensor:
     """Return impulse responses [batch, speakers, n_room] that begin with 1, with the decay of the mixture's room."""
     n_batch, n_speakers = sources.shape[:2]
     time = torch.arange(n_room, device=sources.device) / sample_rate
@@ -172,13 +176,13 @@ def _rooms(chance: Chance, share: float, sources: Tensor, n_room: int, sample_ra
     tail = tail * (time >= _FIRST_REFLECTION_SECONDS)
     level = 10 ** (-chance.between(_DIRECT_DB, n_batch, n_speakers, 1) / 20)
     tail = tail * level / tail.square().sum(dim=-1, keepdim=True).sqrt()
-    response = tail * chance.happens(share, n_batch, 1, 1)
+    response = tail * chance.happens(probability, n_batch, 1, 1)
     response[..., 0] = 1
     return response
 
 
-def _microphones(chance: Chance, share: float, n_batch: int, n_bins: int) -> Tensor:
-    """Return smooth, real-valued frequency responses [batch, 1, bins], which cause no delay."""
+def _microphones(chance: Chance, probability: float, n_batch: int, n_bins: int) -> Tensor:
+    """Return smooth frequency responses [batch, 1, bins], which are real, so that they cause no delay."""
     knots = _RESPONSE_DB * chance.normal(n_batch, 1, _N_KNOTS)
     decibels = torch.nn.functional.interpolate(knots, n_bins, mode="linear", align_corners=True)
     frequency = torch.linspace(0, 1, n_bins, device=knots.device)
@@ -186,23 +190,23 @@ def _microphones(chance: Chance, share: float, n_batch: int, n_bins: int) -> Ten
     # Magnitudes of Butterworth filters of second and fourth order.
     band = (frequency / low) ** 2 / (1 + (frequency / low) ** 4).sqrt() / (1 + (frequency / high) ** 8).sqrt()
     response = 10 ** (decibels / 20) * torch.where(chance.happens(0.5, n_batch, 1, 1), band, 1.0)
-    return torch.where(chance.happens(share, n_batch, 1, 1), response, 1.0)
+    return torch.where(chance.happens(probability, n_batch, 1, 1), response, 1.0)
 
 
-def _noise(chance: Chance, share: float, mixture: Tensor) -> Tensor:
+def _noise(chance: Chance, probability: float, mixture: Tensor) -> Tensor:
     n_batch, length = mixture.shape
     spectrum = torch.fft.rfft(chance.normal(n_batch, length))
     frequency = torch.linspace(0, 1, spectrum.shape[-1], device=mixture.device).clamp_min(1e-2)
     noise = torch.fft.irfft(spectrum * frequency ** -chance.between(_NOISE_TILT, n_batch, 1), length)
     ratio = 10 ** (-chance.between(_NOISE_DB, n_batch, 1) / 20)
     scale = ratio * (mixture.square().mean(-1, keepdim=True) / noise.square().mean(-1, keepdim=True)).sqrt()
-    return noise * torch.where(chance.happens(share, n_batch, 1), scale, 0.0)
+    return noise * torch.where(chance.happens(probability, n_batch, 1), scale, 0.0)
 
 
-def _clipped(chance: Chance, share: float, mixture: Tensor) -> Tensor:
+def _clipped(chance: Chance, probability: float, mixture: Tensor) -> Tensor:
     limit = chance.between(_CLIPPED_AT, len(mixture), 1) * mixture.abs().amax(dim=-1, keepdim=True)
     clipped = torch.minimum(torch.maximum(mixture, -limit), limit)
-    return torch.where(chance.happens(share, len(mixture), 1), clipped, mixture)
+    return torch.where(chance.happens(probability, len(mixture), 1), clipped, mixture)
 
 
 def _fast_length(length: int) -> int:

@@ -1,7 +1,7 @@
-"""Mixtures of speech as a Dataset of Batch: crops, masks, and fresh mixtures on the fly.
+"""Datasets of speech mixtures with crops, masks, and dynamic mixing.
 
-A sample depends only on the seed, the epoch and the index, and not on the worker or on earlier
-draws. A resumed training run therefore uses the same samples.
+A sample depends only on the seed, the epoch and the index, and not on the worker or on earlier samples. A resumed
+training run therefore uses the same samples.
 """
 
 import math
@@ -25,13 +25,13 @@ __all__ = ["Draw", "DrawSampler", "DynamicMixing", "SpeechMixtures", "utterances
 
 
 class UsableMixtures(NamedTuple):
-    """The result of checking a list of mixtures.
+    """Result of checking a list of mixtures.
 
     Attributes:
-        mixtures: the usable ones.
-        n_short: how many were dropped because they are shorter than the crop.
-        n_bad: how many were dropped because of a recording that cannot be used.
-        bad_files: the unusable recordings, and the reason for each.
+        mixtures: Usable mixtures.
+        n_short: Number of mixtures that were dropped because they are shorter than the crop.
+        n_bad: Number of mixtures that were dropped because of an unusable recording.
+        bad_files: Unusable recordings and the reasons.
     """
 
     mixtures: list[Mixture]
@@ -43,16 +43,16 @@ class UsableMixtures(NamedTuple):
 def usable_mixtures(
     mixtures: Sequence[Mixture], store: AudioStore, min_length: int, *, skip_bad: bool
 ) -> UsableMixtures:
-    """Return the usable mixtures; a warning reports dropped and changed ones.
+    """Return the usable mixtures, and warn about dropped mixtures and converted recordings.
 
     Args:
-        mixtures: the list to check.
-        store: the source of the recordings.
-        min_length: the minimum number of samples of a mixture.
-        skip_bad: read every recording, and drop the mixtures of bad ones instead of raising.
+        mixtures: Mixtures to check.
+        store: Store of the recordings.
+        min_length: Minimum number of samples of a mixture.
+        skip_bad: Whether to read all recordings and drop mixtures with an unusable recording, instead of raising.
 
     Raises:
-        BadAudio: at the first bad recording unless `skip_bad`, or if no mixture is left.
+        BadAudio: For the first unusable recording unless `skip_bad` is True, and if no mixture is left.
     """
     names = sorted({name for mixture in mixtures for name in _names(mixture)})
     lengths: dict[str, int] = {}
@@ -74,7 +74,7 @@ def usable_mixtures(
         what = f"{result.n_short} are shorter than {min_length} samples, {result.n_bad} have a bad recording"
         first = f" ({next(iter(bad.values()))})" if bad else ""
         advice = _shorter_crop(max(_length(mixture, lengths) for mixture in whole), store) if whole else ""
-        raise BadAudio(f"SpeechMixtures: none of {len(mixtures)} mixtures can be used; {what}{first}.{advice}")
+        raise BadAudio(f"SpeechMixtures: none of {len(mixtures)} mixtures is usable; {what}{first}.{advice}")
     _warn_about(result, store, [name for name in names if name not in bad], silent, min_length)
     return result
 
@@ -93,20 +93,20 @@ def _warn_about(
         )
     if result.n_bad:
         reasons = " ".join(list(result.bad_files.values())[:3])
-        sentences.append(f"{result.n_bad} mixtures were skipped for {len(result.bad_files)} bad recordings: {reasons}")
+        sentences.append(f"{result.n_bad} mixtures with {len(result.bad_files)} bad recordings were skipped: {reasons}")
     changes = Counter(change for name in names if (change := store.differs(name)))
     for change, count in changes.items():
         first = next(name for name in names if store.differs(name) == change)
         sentences.append(f"{count} recordings are {change} (the first is {first}).")
     if silent:
-        sentences.append(f"{len(silent)} recordings are silent and count as no target (the first is {silent[0]}).")
+        sentences.append(f"{len(silent)} recordings are silent and are not targets (the first is {silent[0]}).")
     for sentence in sentences:
         warnings.warn(f"SpeechMixtures: {sentence}", stacklevel=4)
 
 
 def _shorter_crop(longest: int, store: AudioStore) -> str:
     seconds = math.floor(100 * longest / store.sample_rate) / 100
-    return f" The longest has {seconds:g} s: give a shorter `crop` (--set data.crop={seconds:g} on the command line)."
+    return f" The longest has {seconds:g} s. Use a shorter `crop` (--set data.crop={seconds:g} on the command line)."
 
 
 def _names(mixture: Mixture) -> list[str]:
@@ -120,7 +120,7 @@ def _length(mixture: Mixture, lengths: dict[str, int]) -> int:
 
 
 class Draw(NamedTuple):
-    """The index of a sample, and its epoch."""
+    """Epoch and index of a sample."""
 
     epoch: int
     sample: int
@@ -131,8 +131,8 @@ class DynamicMixing(checks.Value):
     """New mixtures in every epoch: new pairs, gains and crops from the same utterances.
 
     Args:
-        n_speakers: how many speak at once; one of these numbers is drawn for each mixture.
-        spread_db: gains lie between -spread_db and spread_db.
+        n_speakers: Numbers of speakers, from which one is sampled for each mixture.
+        spread_db: Bound on the gains, which lie between -spread_db and spread_db.
     """
 
     n_speakers: tuple[int, ...] = (2,)
@@ -148,22 +148,22 @@ class DynamicMixing(checks.Value):
 
 
 class SpeechMixtures(Dataset[Batch]):
-    """Mixtures and their sources: Batch(inputs [length], targets [speakers, length], mask [speakers]).
+    """Dataset of mixtures and their sources: Batch(inputs [length], targets [speakers, length], mask [speakers]).
+
+    A source that is silent in a crop is not a target in this crop: its mask is False.
 
     Args:
-        mixtures: from `wsj0_mixtures`, `librimix_mixtures` or `table_mixtures`; lists with different
-            numbers of speakers can be joined, the mask distinguishes them.
-        store: where the recordings are: an `AudioFolder` or an `AudioPack`.
-        crop: seconds of each sample, cut at a random position; shorter mixtures are dropped and
-            counted. None for whole mixtures.
-        random_crops: False to cut from the beginning, for validation.
-        dynamic: remix the utterances in each epoch instead of using the listed mixtures.
-        n_samples: samples in an epoch of dynamic mixing; as many as there are mixtures by default.
-        seed: determines crops and mixtures, together with epoch and index.
-        skip_bad: leave out mixtures with a recording that cannot be used, with a warning that counts
-            them, instead of raising. Reads every recording once.
-
-    A source that is silent in a crop is not a target there: its mask is False.
+        mixtures: Mixtures from `wsj0_mixtures`, `librimix_mixtures` or `table_mixtures`. Lists with different numbers
+            of speakers may be concatenated; the mask distinguishes them.
+        store: Store of the recordings, an `AudioFolder` or an `AudioPack`.
+        crop: Seconds per sample, cropped at a random position; shorter mixtures are dropped with a warning. None for
+            whole mixtures.
+        random_crops: Whether crops have random positions; False to crop from the beginning, for validation.
+        dynamic: Dynamic mixing of the utterances in each epoch; by default the listed mixtures are used.
+        n_samples: Number of samples per epoch of dynamic mixing; the number of mixtures by default.
+        seed: Random seed, which determines crops and mixtures together with epoch and index.
+        skip_bad: Whether to leave out mixtures with an unusable recording, with a warning that counts them, instead of
+            raising. All recordings are then read once.
 
     Example:
         >>> from torchmcl_speech.data import AudioPack, Mixture, Track
@@ -191,7 +191,7 @@ class SpeechMixtures(Dataset[Batch]):
             raise ValueError(bad_value("SpeechMixtures", "mixtures", "not be empty", "none"))
         checks.check_non_negative_int("SpeechMixtures", "seed", seed)
         if crop is not None and not 0 < crop < math.inf:
-            advice = "It is given in seconds."
+            advice = "It is a time in seconds."
             raise ValueError(bad_value("SpeechMixtures", "crop", "be a finite number > 0", repr(crop), advice))
         self.store = store
         self.n_crop = None if crop is None else round(crop * store.sample_rate)
@@ -199,8 +199,8 @@ class SpeechMixtures(Dataset[Batch]):
         self.dynamic = dynamic
         self.seed = seed
         if self.n_crop is not None:
-            checks.check_positive_int("SpeechMixtures", "crop", self.n_crop, "It is given in seconds.")
-        #: The result of checking the mixtures.
+            checks.check_positive_int("SpeechMixtures", "crop", self.n_crop, "It is a time in seconds.")
+        #: Result of checking the mixtures.
         self.usable: UsableMixtures = usable_mixtures(mixtures, store, self.n_crop or 1, skip_bad=skip_bad)
         self.mixtures = self.usable.mixtures
         self._by_speaker = utterances_by_speaker(self.mixtures) if dynamic else {}
@@ -210,7 +210,7 @@ class SpeechMixtures(Dataset[Batch]):
             rule = f"have at least {self.max_speakers} different speakers for dynamic mixing"
             raise ValueError(bad_value("SpeechMixtures", "mixtures", rule, len(self._by_speaker)))
         if dynamic and self.n_crop is None:
-            raise ValueError(bad_value("SpeechMixtures", "crop", "be given for dynamic mixing", None))
+            raise ValueError(bad_value("SpeechMixtures", "crop", "be a number for dynamic mixing", None))
         if n_samples is not None:
             checks.check_positive_int("SpeechMixtures", "n_samples", n_samples)
             if dynamic is None:
@@ -219,7 +219,7 @@ class SpeechMixtures(Dataset[Batch]):
         self._n_samples = n_samples or len(self.mixtures)
 
     def __len__(self) -> int:
-        """Return the number of samples in an epoch."""
+        """Return the number of samples per epoch."""
         return self._n_samples
 
     def __getitem__(self, key: int | Draw) -> Batch:
@@ -276,17 +276,17 @@ class SpeechMixtures(Dataset[Batch]):
 
 
 class DrawSampler(Sampler[Draw]):
-    """All samples of an epoch, reshuffled in each epoch and split across processes.
+    """Sampler of all samples of an epoch, which are shuffled in each epoch and split across processes.
 
-    Give it to a DataLoader and call `set_epoch` before each epoch (Lightning does).
+    Pass it to a DataLoader, and call `set_epoch` before each epoch, as Lightning does.
 
     Args:
-        n_total: the length of the data set.
-        n_samples: samples per epoch; all by default.
-        shuffle: False to keep the order of the data set.
-        seed: determines the order, together with the epoch.
-        n_replicas: processes that share an epoch; each gets every n-th sample.
-        rank: the index of this process.
+        n_total: Number of samples in the dataset.
+        n_samples: Number of samples per epoch; all by default.
+        shuffle: Whether to shuffle; False to keep the order of the dataset.
+        seed: Random seed, which determines the order together with the epoch.
+        n_replicas: Number of processes among which an epoch is split.
+        rank: Index of this process.
 
     Example:
         >>> sampler = DrawSampler(4)
@@ -322,12 +322,12 @@ class DrawSampler(Sampler[Draw]):
         order = np.arange(self.n_total)
         if self.shuffle:
             np.random.default_rng((self.seed, self.epoch)).shuffle(order)
-        mine = order[: len(self) * self.n_replicas][self.rank :: self.n_replicas]
-        return (Draw(self.epoch, int(index)) for index in mine)
+        own_samples = order[: len(self) * self.n_replicas][self.rank :: self.n_replicas]
+        return (Draw(self.epoch, int(index)) for index in own_samples)
 
 
 def utterances_by_speaker(mixtures: Sequence[Mixture]) -> dict[str, list[Track]]:
-    """Return the tracks of each speaker, both in order; tracks of unknown speakers are excluded with a warning."""
+    """Return the sorted tracks of each speaker; warn about tracks of unknown speakers, which are left out."""
     tracks = {track.name: track for mixture in mixtures for track in mixture.tracks}
     by_speaker: dict[str, list[Track]] = {}
     for name in sorted(tracks):

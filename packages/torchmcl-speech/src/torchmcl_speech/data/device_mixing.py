@@ -1,7 +1,7 @@
-"""Mixtures created on the training device, batch by batch, without data loaders or worker processes.
+"""Mixtures that are created on the training device, batch by batch, without worker processes.
 
-All recordings are kept in device memory as int16. A batch depends only on the seed, the epoch and its index
-alone, as in `torchmcl_speech.data.dataset`, so that a resumed training run uses the same batches.
+All recordings are kept in device memory as int16. As in `torchmcl_speech.data.dataset`, a batch depends only on the
+seed, the epoch and its index, so that a resumed training run uses the same batches.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from torchmcl_speech.data.stores import AudioStore
 
 __all__ = ["DeviceMixtures"]
 
-# Several batches are drawn at once: launching their hundred small kernels takes as long as for a single batch.
+# Number of batches that are created together, because launching a hundred small kernels takes as long as for one batch.
 _BATCHES_AT_ONCE = 8
-# Taps on each side of the windowed sinc that reads between samples.
+# Taps on each side of the windowed sinc filter that interpolates between samples.
 _TAPS = 8
 
 
@@ -30,15 +30,15 @@ class DeviceMixtures(Dataset[Batch]):
     """Batches of new mixtures: inputs [batch, length], targets [batch, speakers, length], mask [batch, speakers].
 
     Args:
-        mixtures: the source of the recordings; recordings of different speakers are mixed.
-        store: where the recordings are.
-        mixing: the number of speakers, and the range of their levels.
-        crop: seconds of each sample. Shorter recordings are placed at a random position in it.
-        batch_size: samples of a batch.
-        n_batches: batches of an epoch.
-        augmentation: how recordings are changed; not at all by default.
-        seed: determines everything, together with epoch and index.
-        device: where to mix.
+        mixtures: Mixtures whose recordings are mixed in new combinations of speakers.
+        store: Store of the recordings.
+        mixing: Numbers of speakers, and range of their levels.
+        crop: Seconds per sample; shorter recordings are placed at a random position.
+        batch_size: Samples per batch.
+        n_batches: Batches per epoch.
+        augmentation: Augmentation of the mixtures; none by default.
+        seed: Random seed, which determines a batch together with epoch and index.
+        device: Device on which mixtures are created.
 
     Example:
         >>> from torchmcl_speech.data import AudioPack, Mixture, Track
@@ -83,13 +83,13 @@ class DeviceMixtures(Dataset[Batch]):
         ]
         lengths = torch.tensor([len(signal) for signal in signals])
         counts = torch.tensor([len(tracks) for tracks in by_speaker.values()])
-        # The last sample is silent, and used for all positions outside of a recording.
+        # The last sample is 0 and is used for all positions outside of a recording.
         self._samples = torch.from_numpy(np.concatenate([*signals, np.zeros(1, dtype=np.int16)])).to(device)
         self._lengths, self._firsts = lengths.to(device), (lengths.cumsum(0) - lengths).to(device)
         self._counts, self._first_utterances = counts.to(device), (counts.cumsum(0) - counts).to(device)
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
+        """Return the number of batches per epoch."""
         return self.n_batches
 
     def __getitem__(self, key: int | Draw) -> Batch:
@@ -117,25 +117,25 @@ class DeviceMixtures(Dataset[Batch]):
         speed = self.augmentation.speed * strength
         sources = self._played(chance, utterances, chance.between((1 - speed, 1 + speed), *utterances.shape))
         sources = sources * (10 ** (gains / 20)).unsqueeze(-1)
-        made = augmented(
+        augmented_parts = augmented(
             sources, mask, self.augmentation, self._generator, sample_rate=self.sample_rate, strength=strength
         )
-        return Batch(*made)
+        return Batch(*augmented_parts)
 
     def _chosen(self, chance: Chance, n_samples: int) -> tuple[Tensor, Tensor]:
-        """Return recordings of different speakers [samples, speakers], and a mask of the audible ones."""
+        """Sample recordings of different speakers [samples, speakers], and a mask of the active speakers."""
         shape = (n_samples, self.max_speakers)
         numbers = torch.tensor(self.mixing.n_speakers, device=self._samples.device)
-        n_heard = numbers[(chance.between((0, 1), n_samples) * len(numbers)).long().clamp(max=len(numbers) - 1)]
+        n_active = numbers[(chance.between((0, 1), n_samples) * len(numbers)).long().clamp(max=len(numbers) - 1)]
         order = chance.between((0, 1), n_samples, len(self._counts)).argsort(dim=-1)
         speakers = order[:, : self.max_speakers]
         counts = self._counts[speakers]
         which = torch.minimum((chance.between((0, 1), *shape) * counts).long(), counts - 1)
-        mask = torch.arange(self.max_speakers, device=numbers.device) < n_heard.unsqueeze(-1)
+        mask = torch.arange(self.max_speakers, device=numbers.device) < n_active.unsqueeze(-1)
         return self._first_utterances[speakers] + which, mask
 
     def _gains(self, chance: Chance, mask: Tensor) -> Tensor:
-        """Return gains in dB: +g and -g for two speakers, independent ones otherwise, as in `random_gains`."""
+        """Sample gains in dB: +g and -g for two speakers, and independent gains otherwise, as in `random_gains`."""
         spread = self.mixing.spread_db
         gains = chance.between((-spread, spread), *mask.shape)
         if self.max_speakers > 1:
@@ -143,7 +143,7 @@ class DeviceMixtures(Dataset[Batch]):
         return gains
 
     def _played(self, chance: Chance, utterances: Tensor, speed: Tensor) -> Tensor:
-        """Return crops [samples, speakers, n_crop] of recordings, from random positions and at the given speeds."""
+        """Return crops [samples, speakers, n_crop] of recordings from random positions, at the speeds `speed`."""
         lengths, firsts = self._lengths[utterances].unsqueeze(-1), self._firsts[utterances].unsqueeze(-1)
         speed = speed.double().unsqueeze(-1)
         # A recording that is shorter than the crop starts inside the crop.
@@ -153,7 +153,7 @@ class DeviceMixtures(Dataset[Batch]):
         below = position.floor()
         part = (position - below).float()
         below = below.long()
-        cutoff = (1 / speed).clamp(max=1).float()  # remove the part of a faster recording above half the sample rate
+        cutoff = (1 / speed).clamp(max=1).float()  # remove frequencies of a faster recording above half the sample rate
         sound = torch.zeros_like(part)
         for tap in range(1 - _TAPS, _TAPS + 1):
             index = below + tap

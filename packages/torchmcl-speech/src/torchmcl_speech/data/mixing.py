@@ -18,32 +18,33 @@ from torchmcl_speech.data.mixtures import PARTS, Mixture, Track, random_gains
 
 __all__ = ["MixPlan", "speaker_mixtures", "write_mixtures"]
 
-# A tenth of the speakers is for validation, a tenth for testing. With too few speakers, recordings are split instead.
-_SHARE, _SPEAKERS_A_VOICE = 0.1, 5
-# The gains of WSJ0-mix.
+# Fraction of the speakers for validation, and for testing. With fewer speakers per voice of a mixture than the second
+# value, the recordings of each speaker are split instead.
+_FRACTION, _SPEAKERS_PER_VOICE = 0.1, 5
+# Bound on the gains of WSJ0-mix.
 _SPREAD_DB = 2.5
 
 
 def speaker_mixtures(root: Path | str, part: str, n_speakers: int) -> list[Mixture]:
-    """Return mixtures of the recordings in `<speaker>/...` or `{tr,cv,tt}/<speaker>/...`; all recordings are used.
+    """Mix all recordings in `<speaker>/...` or `{tr,cv,tt}/<speaker>/...`.
 
-    Without parts, no speaker is in two of them if there are ten or more (for mixtures of two). With fewer speakers, the
-    recordings of each are split instead; validation scores then do not apply to new voices, and a warning is given.
-    The same folder gives the same list.
+    If the folder has no parts, the speakers are split into parts without common speakers. With too few speakers (fewer
+    than ten for mixtures of two), the recordings of each speaker are split instead; validation scores then do not apply
+    to new voices, and a warning is raised. The result is the same for the same folder.
 
     Args:
-        root: folder of the recordings.
-        part: "tr", "cv" or "tt".
-        n_speakers: voices per mixture.
+        root: Folder of the recordings.
+        part: Part of the data: "tr", "cv" or "tt".
+        n_speakers: Number of voices per mixture.
 
     Raises:
-        BadAudio: if there are too few speakers or recordings.
+        BadAudio: If there are too few speakers or recordings.
     """
     root = Path(root)
     by_speaker = _of_part(root, part, n_speakers)
     if len(by_speaker) < n_speakers:
-        got = f"{len(by_speaker)} speakers for {part}, fewer than the {n_speakers} of a mixture"
-        raise BadAudio(f"{root}: has {got}. Add speakers, or mix fewer.")
+        got = f"{len(by_speaker)} speakers for {part}, fewer than the {n_speakers} speakers of a mixture"
+        raise BadAudio(f"{root}: has {got}. Add speakers, or mix fewer speakers.")
     random = np.random.default_rng((0, PARTS.index(part)))
     speakers, mixtures = sorted(by_speaker), []
     for speaker in speakers:
@@ -59,16 +60,16 @@ def speaker_mixtures(root: Path | str, part: str, n_speakers: int) -> list[Mixtu
 
 
 def recordings_by_speaker(folder: Path) -> dict[str, list[Path]]:
-    """Return the recordings below each subfolder of a folder, one per speaker.
+    """Return the recordings of each speaker, who is named by a subfolder.
 
     Raises:
-        BadAudio: if there are none, or one is not in a subfolder.
+        BadAudio: If there are no recordings, or a recording is not in a subfolder.
     """
     by_speaker: dict[str, list[Path]] = {}
     for path in audio_files(folder):
         places = path.relative_to(folder).parts
         if len(places) < 2:
-            raise BadAudio(f"{path}: must lie in the folder of its speaker, {folder}/<speaker>/{path.name}.")
+            raise BadAudio(f"{path}: must be in the folder of its speaker, {folder}/<speaker>/{path.name}.")
         by_speaker.setdefault(places[0], []).append(path)
     return by_speaker
 
@@ -77,13 +78,17 @@ def _of_part(root: Path, part: str, n_speakers: int) -> dict[str, list[Path]]:
     if any((root / name).is_dir() for name in PARTS):
         return recordings_by_speaker(root / part)
     by_speaker = recordings_by_speaker(root)
-    if len(by_speaker) >= _SPEAKERS_A_VOICE * n_speakers:
+    if len(by_speaker) >= _SPEAKERS_PER_VOICE * n_speakers:
         speakers = [str(name) for name in np.random.default_rng(0).permutation(sorted(by_speaker))]
-        n_apart = max(round(_SHARE * len(speakers)), n_speakers)
-        parts = {"tt": speakers[:n_apart], "cv": speakers[n_apart : 2 * n_apart], "tr": speakers[2 * n_apart :]}
+        n_held_out = max(round(_FRACTION * len(speakers)), n_speakers)
+        parts = {
+            "tt": speakers[:n_held_out],
+            "cv": speakers[n_held_out : 2 * n_held_out],
+            "tr": speakers[2 * n_held_out :],
+        }
         return {speaker: by_speaker[speaker] for speaker in parts[part]}
     if part == "cv":
-        text = f"{root}: has {len(by_speaker)} speakers; other recordings of the same voices validate."
+        text = f"{root}: has only {len(by_speaker)} speakers, so validation uses other recordings of the same voices."
         warnings.warn(text, stacklevel=4)
     return {speaker: _split(speaker, files)[part] for speaker, files in by_speaker.items()}
 
@@ -91,11 +96,11 @@ def _of_part(root: Path, part: str, n_speakers: int) -> dict[str, list[Path]]:
 def _split(speaker: str, files: list[Path]) -> dict[str, list[Path]]:
     if len(files) < len(PARTS):
         raise BadAudio(f"{files[0].parent}: speaker {speaker} has {len(files)} recordings; {len(PARTS)} are needed.")
-    n_apart = max(round(_SHARE * len(files)), 1)
-    return {"tt": files[:n_apart], "cv": files[n_apart : 2 * n_apart], "tr": files[2 * n_apart :]}
+    n_held_out = max(round(_FRACTION * len(files)), 1)
+    return {"tt": files[:n_held_out], "cv": files[n_held_out : 2 * n_held_out], "tr": files[2 * n_held_out :]}
 
 
-# Gains are kept in the names with four digits, as in WSJ0-mix.
+# Format of the gains in file names, as in WSJ0-mix.
 _GAIN = "{:.4f}"
 _ATTEMPTS = 1000
 
@@ -105,14 +110,14 @@ _Count = Annotated[int, checks.Bounds(low=1, integer=True)]
 
 @dataclass(frozen=True)
 class MixPlan(checks.Value):
-    """The number and kind of mixtures to write.
+    """Number and properties of the mixtures to write.
 
     Args:
-        n_speakers: in each mixture, 2 to 5 in WSJ0-mix.
-        counts: mixtures of each part.
-        sample_rate: of the result.
-        spread_db: gains lie between -spread_db and spread_db.
-        seed: determines everything.
+        n_speakers: Number of speakers per mixture, 2 to 5 in WSJ0-mix.
+        counts: Number of mixtures of each part.
+        sample_rate: Sample rate of the mixtures.
+        spread_db: Bound on the gains, which lie between -spread_db and spread_db.
+        seed: Random seed, which determines all mixtures.
     """
 
     n_speakers: _Count = 2
@@ -138,18 +143,18 @@ def write_mixtures(
     """Write `out/wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}/<name>.wav` and a table of the mixtures.
 
     Args:
-        recordings: `<speaker>/...` or `{tr,cv,tt}/<speaker>/...`; without parts, the speakers are
-            split so that none is in two parts.
-        out: folder for the result.
-        plan: the number and kind of mixtures.
-        skip_bad: leave out recordings that cannot be used, with a warning that counts them.
-        progress: whether to show a bar.
+        recordings: Folder with `<speaker>/...` or `{tr,cv,tt}/<speaker>/...`; if it has no parts, the speakers are
+            split into parts without common speakers.
+        out: Output folder.
+        plan: Number and properties of the mixtures.
+        skip_bad: Whether to leave out unusable recordings, with a warning that counts them.
+        progress: Whether to show a progress bar.
 
     Returns:
-        The number of mixtures in each part.
+        Number of mixtures in each part.
 
     Raises:
-        BadAudio: if a recording cannot be used, or a part has too few speakers or recordings.
+        BadAudio: If a recording is unusable, or a part has too few speakers or recordings.
     """
     root = Path(recordings)
     base = Path(out) / f"wav{plan.sample_rate // 1000}k" / "min"
@@ -183,7 +188,7 @@ def write_mixtures(
 
 
 def _parts(root: Path, plan: MixPlan) -> dict[str, dict[str, list[Path]]]:
-    """Return part -> speaker -> recordings."""
+    """Return the recordings by part and speaker."""
     if any((root / part).is_dir() for part in PARTS):
         return {part: recordings_by_speaker(root / part) for part in plan.counts}
     by_speaker = recordings_by_speaker(root)
@@ -192,7 +197,7 @@ def _parts(root: Path, plan: MixPlan) -> dict[str, dict[str, list[Path]]]:
     parts = {}
     for part in sorted(plan.counts, key=PARTS.index, reverse=True):  # the remaining speakers are for training
         last = part == min(plan.counts, key=PARTS.index)
-        n_chosen = len(speakers) if last else max(round(len(by_speaker) * _SHARE), plan.n_speakers)
+        n_chosen = len(speakers) if last else max(round(len(by_speaker) * _FRACTION), plan.n_speakers)
         parts[part] = {speaker: by_speaker[speaker] for speaker in speakers[:n_chosen]}
         speakers = speakers[n_chosen:]
     return parts
@@ -205,7 +210,7 @@ def _draw(
     random: np.random.Generator,
     taken: set[tuple[str, ...]],
 ) -> list[Path]:
-    """Return recordings of different speakers, in a combination that has not been used yet."""
+    """Sample an unused combination of recordings of different speakers."""
     _check_enough(part, by_speaker, plan)  # unusable recordings may have been removed
     speakers = sorted(speaker for speaker, files in by_speaker.items() if files)
     for _ in range(_ATTEMPTS):
@@ -219,27 +224,27 @@ def _draw(
 
 
 def _check_enough(part: str, by_speaker: Mapping[str, list[Path]], plan: MixPlan) -> None:
-    """Check that there are enough different mixtures for the plan."""
-    ways = [1] + [0] * plan.n_speakers  # number of ways to choose recordings of 0, 1, 2, ... different speakers
+    """Check that enough different mixtures exist for the plan."""
+    n_choices = [1] + [0] * plan.n_speakers  # numbers of combinations of recordings of 0, 1, 2, ... different speakers
     for files in by_speaker.values():
         for n in range(plan.n_speakers, 0, -1):
-            ways[n] += len(files) * ways[n - 1]
+            n_choices[n] += len(files) * n_choices[n - 1]
     n_speakers = sum(bool(files) for files in by_speaker.values())
     if n_speakers < plan.n_speakers:
         raise BadAudio(
-            f"{part}: has {n_speakers} speakers, fewer than the {plan.n_speakers} of a mixture. Add folders of "
-            "speakers, mix fewer (--speakers), or leave parts out: --counts tr=100 gives all speakers to one part."
+            f"{part}: has {n_speakers} speakers, fewer than the {plan.n_speakers} speakers of a mixture. Add folders "
+            "of speakers, mix fewer speakers (--speakers), or write one part with all speakers (--counts tr=100)."
         )
-    if ways[-1] < plan.counts[part]:
-        raise _too_few(part, by_speaker, plan, ways[-1])
+    if n_choices[-1] < plan.counts[part]:
+        raise _too_few(part, by_speaker, plan, n_choices[-1])
 
 
 def _too_few(part: str, by_speaker: Mapping[str, list[Path]], plan: MixPlan, possible: int) -> BadAudio:
     n_files, n_speakers = sum(map(len, by_speaker.values())), sum(map(bool, by_speaker.values()))
     return BadAudio(
         f"{part}: {n_files} recordings of {n_speakers} speakers are too few for {plan.counts[part]} different "
-        f"mixtures. Request fewer (--counts {part}={possible}), add recordings, or mix anew in every step: "
-        "torchmcl separation train ship-2spk --data FOLDER."
+        f"mixtures. Request fewer mixtures (--counts {part}={possible}), add recordings, or create new mixtures in "
+        "every step: torchmcl separation train ship-2spk --data FOLDER."
     )
 
 
@@ -247,12 +252,12 @@ def _sources(chosen: list[Path], gains: list[float], sample_rate: int) -> Sample
     tracks = [read_audio(path, sample_rate) for path in chosen]
     for path, track in zip(chosen, tracks, strict=True):
         if not track.any():
-            raise BadAudio(f"{path}: is silent. Remove it.")
+            raise BadAudio(f"{path}: is silent. Remove the file.")
     length = min(len(track) for track in tracks)
     scaled = [track[:length] * 10 ** (gain / 20) for track, gain in zip(tracks, gains, strict=True)]
     sources: Samples = np.stack(scaled).astype(np.float32)
     loudest = max(np.abs(sources).max(), np.abs(sources.sum(axis=0)).max())
-    return sources if loudest < 1 else sources * np.float32(0.9 / loudest)  # all together, to keep their ratio
+    return sources if loudest < 1 else sources * np.float32(0.9 / loudest)  # one factor, to keep their ratios
 
 
 def _write_one(

@@ -19,12 +19,12 @@ PARTS = ("tr", "cv", "tt")
 
 
 class Track(NamedTuple):
-    """One source of a mixture.
+    """Source of a mixture.
 
     Attributes:
-        name: of the recording in the store.
-        gain_db: by which it is scaled.
-        speaker: who speaks.
+        name: Name of the recording in the store.
+        gain_db: Gain of the recording in decibels.
+        speaker: Name of the speaker.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Track(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """The sources of one mixture.
+    """Mixture of several sources.
 
     Attributes:
-        name: of the mixture.
-        tracks: its sources.
-        length: samples to use from the beginning; None for those of the shortest.
-        recorded: name of the mixture as a recording; None if it is the sum of the sources.
+        name: Name of the mixture.
+        tracks: Sources of the mixture.
+        length: Number of samples to use from the beginning; None for the length of the shortest source.
+        recorded: Name of the recording of the mixture; None if the mixture is the sum of the sources.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Mixture(NamedTuple):
 
 
 def table_mixtures(root: Path | str, part: str, n_speakers: int) -> list[Mixture]:
-    """Return the mixtures of `metadata/mix_<n>_spk_<part>.csv`: utterances and their gains.
+    """Read the mixtures of the table `metadata/mix_<n>_spk_<part>.csv`, which contains utterances and gains.
 
-    Columns: mixture_ID, length, and s<i>_path (relative to `root`), s<i>_gain_db for each source.
-    Speakers are the folders of the utterances.
+    The columns are mixture_ID, length, and s<i>_path (relative to `root`) and s<i>_gain_db for each source. The folder
+    of an utterance is the name of its speaker.
     """
     path = Path(root) / "metadata" / f"mix_{n_speakers}_spk_{part}.csv"
     mixtures = []
@@ -65,10 +65,10 @@ def table_mixtures(root: Path | str, part: str, n_speakers: int) -> list[Mixture
 
 
 def librimix_mixtures(table: Path | str, n_speakers: int) -> list[Mixture]:
-    """Return the mixtures of a LibriMix metadata table.
+    """Read the mixtures of a LibriMix metadata table.
 
-    Columns: mixture_ID, mixture_path, source_<i>_path and length. Speakers are read from the
-    mixture's name, `<speaker>-<chapter>-<utterance>_<speaker>-...`.
+    The columns are mixture_ID, mixture_path, source_<i>_path and length. Speakers are read from the name of the
+    mixture, `<speaker>-<chapter>-<utterance>_<speaker>-...`.
     """
     path = Path(table)
     mixtures = []
@@ -85,28 +85,28 @@ def librimix_mixtures(table: Path | str, n_speakers: int) -> list[Mixture]:
 
 
 def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str = "wav8k/min") -> list[Mixture]:
-    """Return the mixtures of a WSJ0-mix folder, `wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}/<name>.wav`.
+    """List the mixtures of a WSJ0-mix folder, `wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}/<name>.wav`.
 
-    Speakers are read from the names, `<utterance>_<gain>_<utterance>_<gain>.wav`: the part
-    before the first hyphen of an utterance, or its first three letters, as in WSJ0.
+    Speakers are read from the names, `<utterance>_<gain>_<utterance>_<gain>.wav`: the part before the first hyphen of
+    an utterance or, without a hyphen, its first three letters, as in WSJ0.
 
     Raises:
-        BadAudio: if a folder or one of the sources of a mixture is missing.
-        ValueError: if the mixtures have more speakers than `n_speakers`.
+        BadAudio: If a folder or a source of a mixture is missing.
+        ValueError: If the mixtures have more speakers than `n_speakers`.
     """
     base = Path(folder) / part
     here = Path(root) / base
     places = ["mix", *(f"s{i}" for i in range(1, n_speakers + 1))]
     for place in places:
         if not (here / place).is_dir():
-            raise BadAudio(f"{here / place}: there is no such folder. Check the path.")
+            raise BadAudio(f"{here / place}: no such folder. Check the path.")
     if (more := here / f"s{n_speakers + 1}").is_dir():  # with fewer targets than voices, all results would be wrong
-        advice = "Set the number of speakers that the mixtures have (data.n_speakers and model.n_outputs)."
-        got = f"{n_speakers} where there is {more}"
-        raise ValueError(bad_value("wsj0_mixtures", "n_speakers", "be that of the mixtures", got, advice))
+        advice = "Set data.n_speakers and model.n_outputs to the number of speakers in the mixtures."
+        got = f"{n_speakers}, although {more} exists"
+        raise ValueError(bad_value("wsj0_mixtures", "n_speakers", "equal the number of sources", got, advice))
     names = sorted(path.name for path in (here / "mix").glob("*.wav"))
     if not names:
-        raise BadAudio(f"{here / 'mix'}: holds no mixtures (*.wav). Check the path.")
+        raise BadAudio(f"{here / 'mix'}: contains no mixtures (*.wav). Check the path.")
     mixtures = []
     for name in names:
         files = [(base / place / name).as_posix() for place in places]
@@ -117,7 +117,7 @@ def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str =
 
 
 def random_gains(random: np.random.Generator, n_speakers: int, spread_db: float = 2.5) -> list[float]:
-    """Return gains in dB: +g and -g for two speakers, independent ones for more, as in WSJ0-mix."""
+    """Return random gains in dB: +g and -g for two speakers, and independent gains otherwise, as in WSJ0-mix."""
     if n_speakers == 2:
         gain = float(random.uniform(-spread_db, spread_db))
         return [gain, -gain]
@@ -137,7 +137,7 @@ def _columns(n_speakers: int, *patterns: str) -> list[str]:
 
 def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, str]]:
     if not path.is_file():
-        raise BadAudio(f"{path}: there is no such table. Check the path.")
+        raise BadAudio(f"{path}: no such table. Check the path.")
     text = io.read_text("mixtures", path)
     try:
         reader = csv.DictReader(StringIO(text, newline=""))
@@ -145,12 +145,12 @@ def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, str]]:
             raise ValueError(bad_value(str(path), "columns", f"include {missing}", reader.fieldnames))
         rows = list(reader)
     except csv.Error as error:
-        raise BadAudio(f"{path}: is not a table ({error}). Save it as CSV.") from error
+        raise BadAudio(f"{path}: is not a CSV table ({error}). Save it as CSV.") from error
     for number, row in enumerate(rows, start=1):
         if any(not row[column] for column in columns):
-            raise BadAudio(f"{path}: row {number} has an empty cell. Fill it, or remove the row.")
+            raise BadAudio(f"{path}: row {number} has an empty cell. Fill the cell, or remove the row.")
     if not rows:
-        raise BadAudio(f"{path}: has no rows. Write it again.")
+        raise BadAudio(f"{path}: has no rows. Write the table again.")
     yield from rows
 
 

@@ -1,4 +1,4 @@
-"""Utterances by name: from a folder of recordings, or from a pack in one file."""
+"""Stores of utterances by name: a folder of recordings, or a pack in one file."""
 
 import os
 import tokenize
@@ -28,7 +28,7 @@ from torchmcl_speech.data.audio import (
 
 __all__ = ["AudioFolder", "AudioPack", "AudioStore"]
 
-# Raised by numpy and the standard library for bytes that are not an npz file.
+# Errors that numpy and the standard library raise for bytes that are not an npz file.
 _BROKEN = (
     OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, SyntaxError, NotImplementedError, RuntimeError,
     OverflowError, zipfile.BadZipFile, zlib.error, tokenize.TokenError,
@@ -36,16 +36,16 @@ _BROKEN = (
 
 
 class AudioStore(Protocol):
-    """A source of utterances by name, at one sample rate."""
+    """Store of utterances by name, at one sample rate."""
 
     sample_rate: int
 
     def length(self, name: str) -> int:
-        """Return the number of samples; raises BadAudio for an unknown utterance."""
+        """Return the number of samples; raise BadAudio for an unknown utterance."""
         ...
 
     def read(self, name: str) -> Samples:
-        """Return the samples, float32 [length]; raises BadAudio if they are unusable."""
+        """Return the samples, float32 [length]; raise BadAudio if they are unusable."""
         ...
 
     def differs(self, name: str) -> str:
@@ -54,13 +54,12 @@ class AudioStore(Protocol):
 
 
 class AudioFolder:
-    """Recordings below a folder, read on demand, mixed down and resampled.
+    """Recordings below a folder, which are read on demand, mixed down and resampled.
 
     Args:
-        root: names are relative to it, or absolute and below it.
-        sample_rate: of all samples; 8 kHz by default, as in the paper.
-        outside: also read names outside of the folder, for trusted lists; otherwise they are rejected, because a list
-            of files may come from an untrusted source.
+        root: Folder to which names are relative; absolute names must be below it.
+        sample_rate: Sample rate of all samples; 8 kHz by default, as in the paper.
+        outside: Whether to read files outside of the folder, which is only safe for trusted lists of files.
     """
 
     def __init__(self, root: Path | str, sample_rate: int = 8000, *, outside: bool = False) -> None:
@@ -70,7 +69,7 @@ class AudioFolder:
         self.sample_rate = sample_rate
         self._infos: dict[str, AudioInfo] = {}
         if not self.root.is_dir():
-            raise BadAudio(f"{self.root}: there is no such folder. Check the path.")
+            raise BadAudio(f"{self.root}: no such folder. Check the path.")
 
     def length(self, name: str) -> int:
         """Return the number of samples after resampling."""
@@ -98,16 +97,16 @@ class AudioFolder:
             raise BadAudio(f"{name!r}: is not a file name.")
         path = self.root / name
         if not self.outside and not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(self.root)):
-            raise BadAudio(f"{name}: leads out of {self.root}. If you trust the list, allow it with outside=True.")
+            raise BadAudio(f"{name}: is outside of {self.root}. If you trust the list, use outside=True.")
         return path
 
 
 class AudioPack:
-    """Utterances in memory as int16, stored in one compressed npz file that numpy reads without soundfile.
+    """Utterances in memory as int16, saved in one compressed npz file that numpy reads without soundfile.
 
     Args:
-        utterances: name -> samples, int16 [length].
-        sample_rate: of all of them.
+        utterances: Mapping from names to samples, int16 [length].
+        sample_rate: Sample rate of all utterances.
 
     Example:
         >>> pack = AudioPack({"ann/1.wav": np.array([0, 16384, -16384], dtype=np.int16)}, sample_rate=8000)
@@ -122,12 +121,12 @@ class AudioPack:
 
     @property
     def names(self) -> list[str]:
-        """The names of the utterances, in the order of the pack."""
+        """Names of the utterances, in the order of the pack."""
         return list(self._utterances)
 
     @property
     def n_bytes(self) -> int:
-        """The memory used by the samples, in bytes."""
+        """Memory of the samples in bytes."""
         return sum(samples.nbytes for samples in self._utterances.values())
 
     def length(self, name: str) -> int:
@@ -139,7 +138,7 @@ class AudioPack:
         return self._find(name).astype(np.float32) / np.float32(32768)
 
     def differs(self, name: str) -> str:
-        """Return an empty string: a pack contains mono recordings at one rate."""
+        """Return an empty string, because a pack contains mono recordings at one sample rate."""
         return ""
 
     def _find(self, name: str) -> npt.NDArray[np.int16]:
@@ -157,10 +156,10 @@ class AudioPack:
         skip_bad: bool = False,
         progress: bool = False,
     ) -> "AudioPack":
-        """Return a pack of the recordings below a folder, all of them by default.
+        """Pack the recordings below a folder, all of them by default.
 
         Raises:
-            BadAudio: at the first recording that cannot be used, unless `skip_bad`, which counts them in a warning.
+            BadAudio: For the first unusable recording, unless `skip_bad` is True and a warning counts them.
         """
         folder = AudioFolder(root, sample_rate)
         if names is None:
@@ -184,7 +183,7 @@ class AudioPack:
         return cls(utterances, sample_rate)
 
     def save(self, path: Path | str) -> int:
-        """Write the pack into one file; return its size in bytes."""
+        """Write the pack to a file and return its size in bytes."""
         samples = np.concatenate([np.zeros(0, np.int16), *self._utterances.values()])
         buffer = BytesIO()
         np.savez_compressed(
@@ -192,7 +191,7 @@ class AudioPack:
             names=np.array(self.names, dtype=np.str_),
             lengths=np.array([len(x) for x in self._utterances.values()], dtype=np.int64),
             sample_rate=np.int64(self.sample_rate),
-            # Differences of neighboring samples are smaller than samples. They may wrap around; their sums wrap back.
+            # Differences of neighboring samples are smaller than samples. They may overflow, which their sums reverse.
             differences=np.diff(samples, prepend=np.int16(0)),
         )
         io.write_atomically(Path(path), buffer.getvalue())
@@ -200,16 +199,16 @@ class AudioPack:
 
     @classmethod
     def load(cls, path: Path | str) -> "AudioPack":
-        """Return the pack in a file.
+        """Load a pack from a file.
 
         Raises:
-            BadAudio: if the file is missing, is not a pack, or is larger than the limit.
+            BadAudio: If the file is missing, is not a pack, or is larger than the limit.
         """
         path = Path(path)
         try:
             names, lengths, sample_rate, differences = _pack_arrays(path)
         except FileNotFoundError as error:
-            raise BadAudio(f"{path}: there is no such file. Check the path.") from error
+            raise BadAudio(f"{path}: no such file. Check the path.") from error
         except BadAudio:
             raise
         except _BROKEN as error:
@@ -220,7 +219,7 @@ class AudioPack:
         return cls(dict(zip(names, np.split(samples, np.cumsum(lengths)[:-1]), strict=True)), sample_rate)
 
     def checked_rate(self, sample_rate: int) -> "AudioPack":
-        """Return the pack itself after checking its sample rate."""
+        """Check the sample rate of the pack and return the pack."""
         if sample_rate != self.sample_rate:
             advice = "Pack the recordings again at that rate."
             raise ValueError(bad_value("AudioPack", "sample_rate", f"be {sample_rate}", self.sample_rate, advice))
@@ -228,19 +227,19 @@ class AudioPack:
 
 
 def _pack_arrays(path: Path) -> tuple[list[str], npt.NDArray[np.int64], int, npt.NDArray[np.int16]]:
-    """Return names, lengths, sample rate and sample differences of a pack, after checks of consistency."""
+    """Read names, lengths, sample rate and sample differences of a pack, and check their consistency."""
     with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
         if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
-            raise ValueError("it is one array")
+            raise ValueError("it contains a single array")
         check_samples(path, sum(int(member.file_size) for member in file.zip.infolist()) // 2, "audio_samples")
         parts: list[npt.NDArray[Any]] = [file[name] for name in ("names", "lengths", "sample_rate", "differences")]
     names, lengths, sample_rate, differences = parts
     if names.dtype.kind != "U" or lengths.dtype.kind not in "iu" or differences.dtype != np.int16:
-        raise ValueError("its arrays are of other types")
+        raise ValueError("its arrays have the wrong types")
     if names.ndim != 1 or not len(names) or lengths.shape != names.shape or len(set(names.tolist())) < len(names):
-        raise ValueError("its names must be different, with a length each")
+        raise ValueError("its names are not distinct, or their number differs from the number of lengths")
     if (lengths < 0).any() or differences.ndim != 1 or sum(lengths.tolist()) != len(differences):
         raise ValueError("its lengths do not sum to its number of samples")
     if not 1 <= int(sample_rate.item()) < 2**31:
-        raise ValueError("its sample rate is impossible")
+        raise ValueError("its sample rate is invalid")
     return names.tolist(), lengths.astype(np.int64), int(sample_rate.item()), differences

@@ -1,1 +1,1 @@
-"""Faster LSTM layers and norms, in Triton."""
+"""LSTM layers in Triton."""

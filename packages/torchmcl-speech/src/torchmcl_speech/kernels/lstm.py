@@ -1,12 +1,12 @@
-"""The two recurrences of a bidirectional LSTM, forward and backward, for many short sequences.
+"""Forward and backward recurrences of a bidirectional LSTM for many short sequences.
 
-A library LSTM processes all sequences one step at a time, with a memory round trip at each step. Here a program
-takes a tile of sequences through all their steps: the state stays in registers, and (in 16-bit types, up to
-128 units) the recurrent weights on the chip. Computations that do not depend on the previous step (products with the
-inputs, gradients of the weights) are large matrix products outside. The gates are kept for the backward pass.
+A library LSTM processes all sequences one step at a time, with a memory round trip at each step. Here, a program
+processes all steps of a tile of sequences: the state stays in registers and, for 16-bit types and up to 128 units,
+the recurrent weights stay on the chip. Computations that do not depend on the previous step (products with the inputs,
+gradients of the weights) are separate large matrix products. The gates are stored for the backward pass.
 
-Rows: the gates, cells and outputs of all (sequence, time) pairs are rows of matrices, in the memory order of the
-caller; sequence (b, s) has its time t in row b * stride_b + s * stride_s + t * stride_t.
+The gates, cells and outputs of all (sequence, time) pairs are rows of matrices in the memory order of the caller:
+time t of sequence (b, s) is row b * stride_b + s * stride_s + t * stride_t.
 """
 
 import functools
@@ -21,7 +21,7 @@ __all__ = ["Rows", "lstm_backward", "lstm_forward", "takes_gates_by_unit"]
 
 
 class Rows(NamedTuple):
-    """The layout of the steps of the sequences: sizes [b, s, t], and strides in rows."""
+    """Layout of the steps of the sequences: sizes [b, s, t], and strides in rows."""
 
     sizes: tuple[int, int, int]
     strides: tuple[int, int, int]
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
 
 @triton.jit
 def _tanh(x, QUICK: tl.constexpr):  # type: ignore[no-untyped-def]
-    if QUICK:  # one instruction, exact to 11 bits: enough for 16-bit types
+    if QUICK:  # one instruction with 11 exact bits, which are enough for 16-bit types
         return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
     return 2 * tl.sigmoid(2 * x) - 1
 
@@ -128,9 +128,9 @@ def _forward(  # type: ignore[no-untyped-def]
         else:
             for start in range(0, hidden, CHUNK):
                 into = start + tl.arange(0, CHUNK)
-                # before the first step there is nothing
+                # there are no outputs before the first step
                 known = (sequence < n_sequences)[:, None] & ((into < hidden) & (into * 0 + step > 0))[None, :]
-                # volatile: just written by other threads of this program
+                # volatile, because other threads of this program have just written it
                 place = outputs + (row - advance)[:, None] * (2 * hidden) + into[None, :]
                 part = tl.load(place, mask=known, other=0.0, volatile=True)
                 both = (into < hidden)[:, None] & (column < hidden)[None, :]
@@ -192,7 +192,7 @@ def _backward(  # type: ignore[no-untyped-def]
         weight_f = _load_weight(weight, 1, out[:, None], column[None, :], hidden, both)
         weight_g = _load_weight(weight, 2, out[:, None], column[None, :], hidden, both)
         weight_o = _load_weight(weight, 3, out[:, None], column[None, :], hidden, both)
-    # From the last step of the direction to the first.
+    # The backward pass runs from the last step of the direction to the first step.
     row = first + (1 - direction) * (n_steps - 1) * stride_t
     advance = (2 * direction - 1) * stride_t
     to_h = tl.zeros((TILE, H), tl.float32)
@@ -229,7 +229,7 @@ def _backward(  # type: ignore[no-untyped-def]
             to_h = tl.dot(to_g, weight_g, acc=to_h, input_precision=PRECISION)
             to_h = tl.dot(to_o, weight_o, acc=to_h, input_precision=PRECISION)
         else:
-            tl.debug_barrier()  # wait for the results of all threads, which are read in other pieces next
+            tl.debug_barrier()  # wait for all threads, because a thread reads results of other threads next
             to_h = tl.zeros((TILE, H), tl.float32)
             for start in range(0, 4 * hidden, CHUNK):
                 out = start + tl.arange(0, CHUNK)
@@ -244,14 +244,14 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 class _Launch(NamedTuple):
-    """The grid and the options of a kernel launch."""
+    """Grid and options of a kernel launch."""
 
     grid: tuple[int, int]
     options: dict[str, Any]
 
 
 class _Tile(NamedTuple):
-    """The numbers of sequences and warps per program, and the duration of a round (on Hopper; only ratios matter)."""
+    """Numbers of sequences and warps per program, and relative duration of a round on Hopper."""
 
     size: int
     warps: int
@@ -260,7 +260,7 @@ class _Tile(NamedTuple):
 
 _FORWARD_TILES = (_Tile(16, 8, 0.17), _Tile(32, 8, 0.33), _Tile(64, 16, 0.48))
 _BACKWARD_TILES = (_Tile(16, 8, 0.31),)
-# If the weights do not fit on the chip, a program reads them at each step, this many units at a time.
+# If the weights do not fit on the chip, a program reads them at each step, `_CHUNK` units at a time.
 _OFF_CHIP = _Tile(16, 8, 1.0)
 _CHUNK = 32
 
@@ -290,13 +290,14 @@ def _launch(rows: Rows, hidden: int, gates: Tensor, tiles: tuple[_Tile, ...]) ->
 
 
 def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows, keep: bool) -> tuple[Tensor, Tensor]:
-    """Return the outputs and the cells of both directions, each [rows, 2 * hidden].
+    """Compute the outputs and the cells of both directions, each [rows, 2 * hidden].
 
     Args:
-        gates: input contributions to the gates i, f, g, o of both directions, biases included, [rows, 2 * 4 * hidden].
-        weight: the recurrent weights [2, 4 * hidden, hidden], see `lstm_weights.Weights`.
-        rows: where the steps of the sequences stand.
-        keep: add the recurrent part to the gates, for the backward pass.
+        gates: Contributions of the inputs and the biases to the gates i, f, g, o of both directions,
+            [rows, 2 * 4 * hidden].
+        weight: Recurrent weights [2, 4 * hidden, hidden], see `lstm_weights.Weights`.
+        rows: Layout of the steps of the sequences.
+        keep: Whether to add the recurrent contributions to `gates` in place, for the backward pass.
     """
     n_rows, width = gates.shape
     hidden = width // 8
@@ -326,11 +327,11 @@ def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows, keep: bool) -> tuple
 
 
 def takes_gates_by_unit(like: Tensor, hidden: int) -> bool:
-    """Return whether the kernels expect the four gates of each unit to be adjacent, instead of gate after gate.
+    """Return whether the kernels expect the four gates of each unit to be adjacent.
 
     Args:
-        like: any matrix with the rows and the type of the gates.
-        hidden: units.
+        like: Matrix with the number of rows, the type and the device of the gates.
+        hidden: Number of units.
     """
     return (
         like.is_cuda
@@ -343,7 +344,7 @@ def takes_gates_by_unit(like: Tensor, hidden: int) -> bool:
 
 @functools.cache
 def _is_hopper(device: torch.device) -> bool:
-    try:  # an experimental part of Triton: if it has changed, fall back to the kernel above
+    try:  # if this experimental part of Triton has changed, fall back to the kernel above
         from torchmcl_speech.kernels import lstm_hopper  # noqa: F401
     except (ImportError, AttributeError):
         return False
@@ -351,14 +352,14 @@ def _is_hopper(device: torch.device) -> bool:
 
 
 def lstm_backward(gates: Tensor, weight: Tensor, cells: Tensor, grad: Tensor, rows: Rows) -> Tensor:
-    """Return the gradients of the gates.
+    """Compute the gradients of the gates.
 
     Args:
-        gates: the gates before their sigmoids and tanh, kept by `lstm_forward`, [rows, 2 * 4 * hidden].
-        weight: the recurrent weights [2, 4 * hidden, hidden], see `lstm_weights.Weights`.
-        cells: from the forward pass.
-        grad: the gradient of the outputs, [rows, 2 * hidden].
-        rows: where the steps of the sequences stand.
+        gates: Gates before their activations, stored by `lstm_forward`, [rows, 2 * 4 * hidden].
+        weight: Recurrent weights [2, 4 * hidden, hidden], see `lstm_weights.Weights`.
+        cells: Cells of the forward pass, [rows, 2 * hidden].
+        grad: Gradient of the outputs, [rows, 2 * hidden].
+        rows: Layout of the steps of the sequences.
     """
     hidden = gates.shape[1] // 8
     to_gates = torch.empty_like(gates)

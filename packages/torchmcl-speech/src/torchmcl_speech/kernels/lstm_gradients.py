@@ -1,8 +1,8 @@
-"""The gradients of the weights of an LSTM: gradients of the gates times their operands, summed over all steps.
+"""Gradients of the weights of an LSTM: gradients of the gates times their operands, summed over all steps.
 
 The operands of a step are its inputs, a 1 (for the bias) and the outputs of the previous step, which are read
-`stride_t` rows away instead of being copied beside the inputs. Each program sums a share of the rows for a tile of
-gates; `lstm_weights` adds up the shares.
+`stride_t` rows away instead of being copied beside the inputs. Each program sums a part of the rows (a share) for a
+tile of gates; `lstm_weights` adds up the shares.
 """
 
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 
 __all__ = ["weight_sums"]
 
-# Rows and gates that a program takes at once, and columns of the inputs and of the outputs.
+# Numbers of rows and gates that a program processes at once, and of columns of inputs and outputs.
 _ROWS, _GATES, _COLUMNS = 32, 128, 128
-# A product has at least this many columns: those of the bias.
+# Minimum number of columns of a product, used for the bias.
 _ONES = 16
 
 
@@ -49,8 +49,8 @@ def _weight_sums(  # type: ignore[no-untyped-def]
     to_bias = tl.zeros((GATES, ONES), tl.float32)
     ones = tl.full((ROWS, ONES), 1.0, gates.dtype.element_ty)
     end = tl.minimum((share + 1) * rows_each, n_rows)
-    # The first step of a direction has none before it. Steps of a sequence are `stride_t` rows apart, and sequences
-    # `period`.
+    # The first step of a direction has no previous step. The steps of a sequence are `stride_t` rows apart, and
+    # sequences are `period` rows apart.
     period = n_steps * stride_t
     begins, ends = (1 - direction) * stride_t, period - direction * stride_t
     for start in range(share * rows_each, end, ROWS):
@@ -79,19 +79,19 @@ def _weight_sums(  # type: ignore[no-untyped-def]
 
 
 def weight_sums(gates: Tensor, inputs: Tensor, outputs: Tensor, n_steps: int, stride_t: int) -> Tensor:
-    """Return the gradients of the weights of inputs, of outputs before and of the bias, side by side.
+    """Compute the gradients of the input weights, the recurrent weights and the bias, concatenated.
 
     Args:
-        gates: the gradients of the gates of both directions, [rows, 2 * 4 * hidden].
-        inputs: [rows, in].
-        outputs: of both directions, [rows, 2 * hidden].
-        n_steps: of a sequence.
-        stride_t: rows from one step to the next.
+        gates: Gradients of the gates of both directions, [rows, 2 * 4 * hidden].
+        inputs: Inputs [rows, in].
+        outputs: Outputs of both directions, [rows, 2 * hidden].
+        n_steps: Number of steps per sequence.
+        stride_t: Number of rows from one step to the next.
 
     Returns:
-        [shares, 2, 4 * hidden, in + hidden + 1] in float32, to be summed over the shares.
+        Gradients [shares, 2, 4 * hidden, in + hidden + 1] in float32, which must be summed over the shares.
     """
-    if gates.dtype == torch.float32:  # the products of torch are as precise as its settings ask for
+    if gates.dtype == torch.float32:  # the precision of torch's products follows its settings
         return _sums_in_single(gates, inputs, outputs, n_steps, stride_t).unsqueeze(0)
     (n_rows, n_in), hidden = inputs.shape, outputs.shape[1] // 2
     sizes = {"IN": _block(n_in), "H": _block(hidden)}

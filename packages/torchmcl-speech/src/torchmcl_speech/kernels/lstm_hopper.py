@@ -1,8 +1,8 @@
-"""The recurrences of `lstm` for 128 units in 16-bit types, with a manual layout for Hopper's tensor cores.
+"""Recurrences of `lstm` for 128 units in 16-bit types, with a manual layout for the tensor cores of Hopper GPUs.
 
-Everything is transposed, units by sequences: so a product can have few sequences, all four gates of a unit meet in one
-thread, and where the gates of a unit are neighbors in memory a thread reads 16 bytes at once: see `lstm_layouts`.
-`lstm_shares` assigns steps of sequences to programs.
+All tiles are transposed, units by sequences. A product can therefore have few sequences, one thread has all four gates
+of a unit, and if the gates of a unit are adjacent in memory, a thread reads 16 bytes at once (see `lstm_layouts`).
+`lstm_shares` assigns the steps of sequences to programs.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ from torchmcl_speech.kernels.lstm_shares import (
 __all__ = ["Sizes", "backward", "forward"]
 
 Sizes = tuple[int, int, int]
-# Sequences of a tile, gates whose weights are in registers, and how many steps ahead a step is prefetched.
+# Sequences per tile, number of gates whose weights are in registers, and number of steps by which data are prefetched.
 # Tiles of 32 sequences, with 8 or 16 warps and the weights in shared memory, took 1.1 to 1.2 times as long.
 _FORWARD = {"N": 16, "HELD": 4, "AHEAD": 3, "num_warps": 8}
 _BACKWARD = {"N": 16, "HELD": 4, "num_warps": 8}
@@ -45,7 +45,7 @@ _BACKWARD = {"N": 16, "HELD": 4, "num_warps": 8}
 def _tanh(x):  # type: ignore[no-untyped-def]
     return gl.inline_asm_elementwise(
         "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
-    )  # exact to 11 bits: enough for 16-bit types
+    )  # 11 exact bits are enough for 16-bit types
 
 
 @gluon.jit
@@ -77,7 +77,7 @@ def _weight_on_chip(weight, gate: gl.constexpr, HELD: gl.constexpr, TURNED: gl.c
 
 @gluon.jit
 def _prefetch(places):  # type: ignore[no-untyped-def]
-    """Prefetch cache lines, because memory latency exceeds the duration of a step."""
+    """Prefetch cache lines, because the memory latency exceeds the duration of a step."""
     gl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [places], dtype=gl.int32, is_pure=False, pack=1
     )
@@ -85,7 +85,7 @@ def _prefetch(places):  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def _issue(x, h, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Start adding the products of the recurrent weights and the last outputs to the gates."""
+    """Start to add the products of the recurrent weights and the last outputs to the gates."""
     i, f, g, o = gates_from_memory(x, N)
     i = warpgroup_mma(weight_i, h, i.to(gl.float32), is_async=True)
     f = warpgroup_mma(weight_f, h, f.to(gl.float32), is_async=True)
@@ -150,7 +150,7 @@ def _forward(  # type: ignore[no-untyped-def]
         fence_async_shared()
         for step in range(begin, end):
             i, f, g, o = _issue(x, h, weight_i, weight_f, weight_g, weight_o, N)
-            # Prefetch the data of the next step while the products run; beyond the end, that of the last step again.
+            # Prefetch the data of the next step during the products; at the end, prefetch the last step again.
             _prefetch(ahead + gl.minimum(step + AHEAD, end - 1) * advance * 1024)
             x = gl.load(gates + gl.minimum(step + 1, end - 1) * advance * 1024 + wide)
             i, f, g, o = warpgroup_mma_wait(0, deps=[i, f, g, o])
@@ -169,7 +169,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def _pull(x, c, c_before, to_h, to_c, KIND: gl.constexpr, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the gradients of the gates and of the previous cell."""
+    """Compute the gradients of the gates and of the previous cell."""
     i, f, g, o = gates_from_memory(x, N)
     i, f = _sigmoid(i.to(gl.float32)), _sigmoid(f.to(gl.float32))
     g, o = _tanh(g.to(gl.float32)), _sigmoid(o.to(gl.float32))
@@ -217,7 +217,7 @@ def _backward(  # type: ignore[no-untyped-def]
     kept_f = gl.allocate_shared_memory(kind, [128, N], shared)
     kept_g = gl.allocate_shared_memory(kind, [128, N], shared)
     kept_o = gl.allocate_shared_memory(kind, [128, N], shared)
-    # From the last step of the direction to the first.
+    # The backward pass runs from the last step of the direction to the first step.
     first = ((1 - direction) * (n_steps - 1) * stride_t).to(gl.int64)
     advance = ((2 * direction - 1) * stride_t).to(gl.int64)
     gates += direction * 512 + first * 1024
@@ -244,7 +244,7 @@ def _backward(  # type: ignore[no-untyped-def]
             i, f, g, o, to_c = _pull(x, c_now, c_before, to_h, to_c, kind, N)
             gl.store(to_gates + step * advance * 1024 + wide, gates_to_memory(i, f, g, o, N))
             c = before
-            # Prefetch the data of the previous step before the products; doing so after them is slower.
+            # Prefetch the data of the previous step before the products, because this is faster than after them.
             x, pull = gl.load(gates + earlier * 1024 + wide), gl.load(grad + earlier * 256 + thin)
             before = gl.load(cells + gl.minimum(step + 2, n_steps - 1) * advance * 256 + thin)
             kept_i.store(i)

@@ -1,7 +1,7 @@
-"""The layout of the tiles of `lstm_hopper` in registers and memory, without data exchange between threads.
+"""Layouts of the tiles of `lstm_hopper` in registers and memory, without data exchange between threads.
 
-The rows of a product are not units in order: rows m and m + 8 of a group of 16 belong to one thread, so they are given
-neighboring units. `lstm_weights` permutes the recurrent weights accordingly.
+The rows of a product are not units in order. Rows m and m + 8 of a group of 16 belong to one thread, so neighboring
+units are assigned to them. `lstm_weights` permutes the recurrent weights accordingly.
 """
 
 from triton.experimental import gluon
@@ -18,13 +18,13 @@ __all__ = [
     "to_memory",
 ]
 
-# It has different names in Triton 3.6 and in later versions.
+# The function has different names in Triton 3.6 and in later versions.
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 
 
 @gluon.constexpr_function
 def product_layout(n):  # type: ignore[no-untyped-def]
-    """Return the register layout of [units, sequences] after a product."""
+    """Return the register layout of the product [units, sequences]."""
     return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, 1], instr_shape=[16, n, 16])
 
 
@@ -41,14 +41,14 @@ def memory_layout(n, width):  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def from_memory(x, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Return [units, sequences] from [sequences, units], without data exchange between threads."""
+    """Transpose [sequences, units] to [units, sequences] without data exchange between threads."""
     ordered = x.reshape([N, 8, 8, 2]).permute([1, 3, 2, 0]).reshape([128, N])
     return gl.convert_layout(ordered, product_layout(N), assert_trivial=True)
 
 
 @gluon.jit
 def to_memory(x, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Return [sequences, units] from [units, sequences], without data exchange between threads."""
+    """Transpose [units, sequences] to [sequences, units] without data exchange between threads."""
     ordered = x.reshape([8, 2, 8, N]).permute([3, 0, 2, 1]).reshape([N, 128])
     return gl.convert_layout(ordered, memory_layout(N, 1), assert_trivial=True)
 
@@ -70,9 +70,9 @@ def gates_to_memory(i, f, g, o, N: gl.constexpr):  # type: ignore[no-untyped-def
 
 @gluon.jit
 def places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WIDTH: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the offsets of the first steps of a tile, in a matrix of 2 * 128 * WIDTH columns.
+    """Return the offsets of the first steps of a tile in a matrix of 2 * 128 * WIDTH columns.
 
-    Positions beyond the last sequence are copies of it, which read and write the same values.
+    Positions after the last sequence repeat this sequence, which reads and writes the same values.
     """
     layout: gl.constexpr = memory_layout(N, WIDTH)
     sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))
@@ -84,7 +84,7 @@ def places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WID
 
 @gluon.jit
 def lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the offsets of the cache lines with the gates of a step."""
+    """Return the addresses of the cache lines that contain the gates of a step."""
     layout: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [8, 1], [1, 0])
     sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))
     inside = gl.minimum(sequence, n_sequences - 1)

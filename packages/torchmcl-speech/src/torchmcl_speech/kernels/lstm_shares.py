@@ -1,10 +1,10 @@
-"""The partition of the recurrences of `lstm_hopper` among the multiprocessors, by steps.
+"""Partition of the steps of the recurrences in `lstm_hopper` among the multiprocessors.
 
-The steps of a tile of sequences run one after another, so whole tiles fill the last round badly: 2.1 rounds take
-as long as 3. Here the steps of all tiles are concatenated and cut into equal shares, each at least as long as a tile.
-If a cut divides a tile, the share after the cut processes the first steps of the tile before all other work, and the
-share before the cut processes the remaining steps after all other work: the former has long finished when the latter
-starts, and only passes on its state.
+The steps of a tile of sequences run one after another, so whole tiles use the last round badly: 2.1 rounds take as
+long as 3. Here, the steps of all tiles are concatenated and divided into equal shares, each at least as long as a tile.
+If a boundary divides a tile, the share after the boundary processes the first steps of the tile before all other work,
+and the share before the boundary processes the remaining steps after all other work. The first steps are finished long
+before the remaining steps begin, and only the state is passed on.
 """
 
 import functools
@@ -22,7 +22,7 @@ __all__ = ["Shares", "first_tile", "hand_over", "handed_over", "last_tile", "sha
 
 
 class Shares(NamedTuple):
-    """The numbers of programs and tiles of each direction, and the number of steps per program."""
+    """Numbers of programs and tiles per direction, and number of steps per program."""
 
     n_programs: int
     n_tiles: int
@@ -34,10 +34,10 @@ def shares_of(n_sequences: int, n_steps: int, tile: int, device: torch.device) -
     """Return the shares of a recurrence in both directions.
 
     Args:
-        n_sequences: of a direction.
-        n_steps: of a sequence.
-        tile: sequences of a tile.
-        device: where it will run.
+        n_sequences: Number of sequences.
+        n_steps: Number of steps per sequence.
+        tile: Number of sequences per tile.
+        device: Device of the recurrence.
     """
     n_tiles = triton.cdiv(n_sequences, tile)
     n_at_once = max(1, torch.cuda.get_device_properties(device).multi_processor_count // 2)
@@ -46,7 +46,7 @@ def shares_of(n_sequences: int, n_steps: int, tile: int, device: torch.device) -
 
 
 def handed_over(shares: Shares, tile: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return memory for the states passed between shares, and for their flags."""
+    """Allocate memory for the states that are passed between shares, and for their flags."""
     states = torch.empty(2, shares.n_programs, 2, 128, tile, dtype=torch.float32, device=device)
     return states, torch.zeros(2, shares.n_programs, dtype=torch.int32, device=device)
 
@@ -65,7 +65,7 @@ def last_tile(share, each, n_steps, n_tiles):  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def steps_of(tile, share, each, n_steps):  # type: ignore[no-untyped-def]
-    """Return the half-open range of the steps of a share in a tile: the first step and the end."""
+    """Return the first step and the end of the half-open range of steps of a share in a tile."""
     start = gl.maximum(tile * n_steps, share * each)
     n = gl.minimum((tile + 1) * n_steps, (share + 1) * each) - start
     first = gl.where(start > tile * n_steps, 0, n_steps - n)
@@ -96,5 +96,5 @@ def take_over(states, flags, slot, N: gl.constexpr, layout: gl.constexpr):  # ty
         pass
     barrier()
     place = _place(states, slot, N, layout)
-    # From the cache shared by all multiprocessors.
+    # Read from the cache that all multiprocessors share.
     return gl.load(place, cache_modifier=".cg"), gl.load(place + 128 * N, cache_modifier=".cg")

@@ -1,6 +1,6 @@
-"""The parameters of a bidirectional LSTM in the order and dtype of its kernels, and their gradients.
+"""Conversion of the parameters of a bidirectional LSTM to the order and dtype of its kernels, and of their gradients.
 
-One kernel for each conversion, because launching a dozen small ones takes longer than a whole recurrence.
+Each conversion is one kernel, because launching a dozen small kernels takes longer than a whole recurrence.
 """
 
 from typing import NamedTuple
@@ -13,24 +13,24 @@ from torch import Tensor
 __all__ = ["Weights", "parameter_gradients", "weights_in_order"]
 
 _ROWS = 16
-# Few, because a program reads each row once for each share.
+# Few rows, because a program reads each row once per share.
 _ROWS_SUMMED = 4
 
 
 class Weights(NamedTuple):
-    """The weights used in the LSTM passes; rows are gates of units, first those of one direction, then of the other."""
+    """Weights of the LSTM kernels; rows are gates of units, first of one direction and then of the other."""
 
     inputs: Tensor
-    """[2 * 4 * hidden, in]"""
+    """Input weights [2 * 4 * hidden, in]."""
     bias: Tensor
-    """[2 * 4 * hidden], the sum of both biases."""
+    """Sum of both biases, [2 * 4 * hidden]."""
     recurrent: Tensor
-    """[2, 4 * hidden, hidden], always gate after gate; for `lstm_hopper` in the order of its products."""
+    """Recurrent weights [2, 4 * hidden, hidden], gate after gate; for `lstm_hopper` in the order of its products."""
 
 
 @triton.jit
 def _source(row, hidden, BY_UNIT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the row in nn.LSTM's order for each row in kernel order, in which the gates of a unit may be adjacent."""
+    """Map rows in kernel order, in which the gates of a unit may be adjacent, to rows in the order of nn.LSTM."""
     if BY_UNIT:
         return (row % 4) * hidden + row // 4
     return row
@@ -141,12 +141,12 @@ def _launch(n_in: int, hidden: int, by_unit: bool, rows: int) -> tuple[tuple[int
 
 
 def weights_in_order(parameters: tuple[Tensor, ...], dtype: torch.dtype, by_unit: bool) -> Weights:
-    """Return the parameters, given in the order of nn.LSTM, in the layout of the kernels.
+    """Convert parameters from the order of nn.LSTM to the layout of the kernels.
 
     Args:
-        parameters: both weights and both biases of each direction.
-        dtype: of the result.
-        by_unit: whether the gates of each unit are adjacent; see `lstm.takes_gates_by_unit`.
+        parameters: Both weights and both biases of each direction.
+        dtype: Type of the result.
+        by_unit: Whether the gates of each unit are adjacent; see `lstm.takes_gates_by_unit`.
     """
     (n_gates, n_in), hidden = parameters[0].shape, parameters[1].shape[1]
     inputs = torch.empty(2 * n_gates, n_in, dtype=dtype, device=parameters[0].device)
@@ -159,7 +159,7 @@ def weights_in_order(parameters: tuple[Tensor, ...], dtype: torch.dtype, by_unit
 
 
 def parameter_gradients(sums: Tensor, n_in: int, dtype: torch.dtype, by_unit: bool) -> list[Tensor]:
-    """Return the gradients of the parameters in the order of nn.LSTM, given those of `lstm_gradients.weight_sums`."""
+    """Convert the gradients of `lstm_gradients.weight_sums` to gradients of parameters in the order of nn.LSTM."""
     n_shares, _, n_gates, _ = sums.shape
     hidden = n_gates // 4
     shapes = ((n_gates, n_in), (n_gates, hidden), (n_gates,), (n_gates,)) * 2

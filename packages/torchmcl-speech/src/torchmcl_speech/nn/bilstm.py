@@ -1,4 +1,4 @@
-"""Bidirectional LSTMs over one axis of a map of many short sequences, the recurrent part of `DPRNN`."""
+"""Bidirectional LSTMs for many short sequences along one axis of a map, the recurrent part of `DPRNN`."""
 
 import platform
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from torchmcl import dispatch
 
 __all__ = ["BiLSTM", "FusedBiLSTM"]
 
-# The kernels pad the hidden size to a power of two and hold four gates of it.
+# Hidden sizes that the kernels support: they pad the hidden size to a power of two and store four gates of it.
 _FUSED_SIZES = range(16, 257)
 _FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 _ARM = platform.machine().lower() in ("aarch64", "arm64")
@@ -22,9 +22,9 @@ _ARM = platform.machine().lower() in ("aarch64", "arm64")
 
 @torch.library.custom_op("torchmcl_speech::bilstm", mutates_args=())
 def exported_bilstm(sequences: Tensor, parameters: list[Tensor]) -> Tensor:
-    """Return a bidirectional LSTM of [batch, sequences, time, features] as one operation of exported programs.
+    """Apply a bidirectional LSTM to [batch, sequences, time, features] as one operation of exported programs.
 
-    torch.export would unroll every step of an `nn.LSTM`, and so fix the number of steps.
+    torch.export would unroll all steps of an `nn.LSTM` and thereby fix the number of steps.
     """
     lstm = BiLSTM(sequences.shape[-1], parameters[1].shape[-1]).to(sequences.device, parameters[0].dtype)
     lstm.load_state_dict(dict(zip(lstm.state_dict(), parameters, strict=True)))
@@ -39,15 +39,15 @@ def _(sequences: Tensor, parameters: list[Tensor]) -> Tensor:
 
 
 class BiLSTM(nn.LSTM):
-    """A bidirectional LSTM over one axis of a map; the replaceable part of `DPRNN`.
+    """Bidirectional LSTM over one axis of a map, which `DPRNN` allows to replace.
 
-    A replacement is constructed from the same two arguments, has the parameters of a bidirectional
-    `nn.LSTM` under the same names, and takes and returns the same logical shapes. Its result may have any memory layout
-    in which the features are the last axis.
+    A replacement must accept the same two arguments, have the parameters of a bidirectional `nn.LSTM` with the same
+    names, and accept and return the same logical shapes. Its result may have any memory layout in which the features
+    are the last axis.
 
     Args:
-        input_size: features in.
-        hidden_size: features out of each direction.
+        input_size: Number of input features.
+        hidden_size: Number of output features per direction.
 
     Example:
         >>> BiLSTM(8, 16)(torch.randn(2, 5, 7, 8)).shape
@@ -63,13 +63,13 @@ class BiLSTM(nn.LSTM):
             exported: Tensor = exported_bilstm(sequences, list(self._parameters.values()))
             return exported
         batch_shape = sequences.shape[:2]
-        time_first = sequences.permute(2, 0, 1, 3).flatten(1, 2)  # the layout of cuDNN; the only copy
+        time_first = sequences.permute(2, 0, 1, 3).flatten(1, 2)  # layout of cuDNN; the only copy
         if sequences.device.type == "cpu":
             hidden = self._on_cpu(time_first)
         else:
             n_sequences = time_first.shape[1]
-            # cuDNN's tensor core kernels require a multiple of eight sequences; its other kernels are seven times
-            # slower.
+            # The tensor core kernels of cuDNN require a multiple of eight sequences; its other kernels are seven
+            # times slower.
             if n_sequences % 8:
                 time_first = F.pad(time_first, (0, 0, 0, -n_sequences % 8))
             hidden = super().forward(time_first)[0][:, :n_sequences]
@@ -90,7 +90,7 @@ class BiLSTM(nn.LSTM):
                 return self._at_least_single(time_first)
 
     def _at_least_single(self, time_first: Tensor) -> Tensor:
-        """Compute in float32 at least: some processors have no half-precision LSTM."""
+        """Compute at least in float32, because some processors have no half-precision LSTM."""
         parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
         narrow = parameters[0].dtype
         wide = torch.promote_types(narrow, torch.float32)
@@ -106,7 +106,7 @@ class BiLSTM(nn.LSTM):
 
 @contextmanager
 def _fastest_lstm() -> Iterator[None]:
-    """Use torch's own LSTM on ARM, where the oneDNN version takes twice as long."""
+    """Use the LSTM of torch on ARM, where the LSTM of oneDNN takes twice as long."""
     if not _ARM or not torch._C._get_mkldnn_enabled():
         yield
         return
@@ -118,16 +118,16 @@ def _fastest_lstm() -> Iterator[None]:
 
 
 class FusedBiLSTM(BiLSTM):
-    """A `BiLSTM` that is several times faster on GPUs, for many short sequences and up to 256 hidden units.
+    """`BiLSTM` that is several times faster on GPUs for many short sequences and up to 256 hidden units.
 
-    A program of the GPU takes a tile of sequences through all their steps with the state in registers; the
-    products with the inputs and the gradients of the weights are large matrix products. Gates, outputs and cells are
-    kept for the backward pass. Parameters and results are those of a bidirectional
-    `nn.LSTM`, which is used for CPUs, other sizes and types, and without Triton.
+    A GPU program processes all steps of a tile of sequences with the state in registers. The products with the inputs
+    and the gradients of the weights are large matrix products. Gates, outputs and cells are stored for the backward
+    pass. Parameters and results are those of a bidirectional `nn.LSTM`, which is used on CPUs, for other sizes and
+    types, and without Triton.
 
     Args:
-        input_size: features in.
-        hidden_size: features out of each direction.
+        input_size: Number of input features.
+        hidden_size: Number of output features per direction.
 
     Example:
         >>> lstm = nn.LSTM(8, 32, bidirectional=True, batch_first=True)
@@ -164,7 +164,7 @@ class FusedBiLSTM(BiLSTM):
 
 
 def _in_memory_order(sequences: Tensor) -> tuple[Tensor, list[int]]:
-    """Return the leading axes in an order in which the tensor is contiguous (copied if none is), and the order."""
+    """Permute the leading axes so that the tensor is contiguous, or copy it; return the tensor and the axis order."""
     strides = sequences.stride()
     order = sorted(range(3), key=lambda axis: -strides[axis])
     if not sequences.permute(*order, 3).is_contiguous():
@@ -175,7 +175,7 @@ def _in_memory_order(sequences: Tensor) -> tuple[Tensor, list[int]]:
 class _FusedRecurrence(torch.autograd.Function):
     """Both directions of an LSTM on [batch, sequences, time, features].
 
-    Takes the parameters in the order of nn.LSTM, so that stacking, casting and splitting is not recorded.
+    The parameters have the order of nn.LSTM, so that autograd records no stacking, casting and splitting.
     """
 
     @staticmethod
@@ -214,6 +214,6 @@ class _FusedRecurrence(torch.autograd.Function):
 
 
 def _restored(flat: Tensor, ordered_shape: torch.Size, order: list[int]) -> Tensor:
-    """Return rows in memory order as [batch, sequences, time, features]."""
+    """Convert rows in memory order to [batch, sequences, time, features]."""
     back = [order.index(axis) for axis in range(3)]
     return flat.view(*ordered_shape, -1).permute(*back, 3)

@@ -1,14 +1,14 @@
-"""The dual-path recurrent network, from one waveform to n waveforms.
+"""Dual-path recurrent network, which maps one waveform to n waveforms.
 
     waveform --encoder--> frames --segment--> map --blocks--> map --overlap-add--> masks --decoder--> waveforms
     [B, length]           [B, T, F]           [B, P, W, H]                         [B, T, n, F]       [B, n, length]
 
-T frames of F features are cut into P segments of W frames with half of them shared. Each block reads
-the map along W inside the segments (the intra path), then along P across them (the inter path), so that a sequence of
+T frames of F features are divided into P segments of W frames, which overlap by half. Each block processes the map
+along W within the segments (intra path), and then along P across the segments (inter path), so that a sequence of
 thousands of frames is processed by two recurrences of about a hundred steps.
 
-Features are the last axis in memory throughout. The map keeps one layout, [B, P, W, H]; the inter
-path takes a transposed view of it.
+Features are always the last axis in memory. The map has the layout [B, P, W, H]; the inter path uses a transposed
+view of it.
 """
 
 from collections.abc import Callable
@@ -28,15 +28,15 @@ __all__ = ["DPRNN", "overlap_add", "segment"]
 
 
 def segment(frames: Tensor, size: int, hop: int) -> Tensor:
-    """Return the segments of a sequence that ends with a full segment.
+    """Divide a sequence into overlapping segments; the last segment must be complete.
 
     Args:
-        frames: [..., time, features], with time = size + hop * (any integer >= 0).
-        size: length of a segment, a multiple of `hop`.
-        hop: distance between the beginnings of two segments.
+        frames: Frames [..., time, features], with time = size + hop * (any integer >= 0).
+        size: Segment length, a multiple of `hop`.
+        hop: Distance between the beginnings of two segments.
 
     Returns:
-        Segments [..., segments, size, features], contiguous.
+        Contiguous segments [..., segments, size, features].
 
     Example:
         >>> segment(torch.arange(8.0).unsqueeze(-1), size=4, hop=2).squeeze(-1)
@@ -47,8 +47,8 @@ def segment(frames: Tensor, size: int, hop: int) -> Tensor:
     n_hops = hops_in("segment", size, hop)
     time = frames.shape[-2]
     if time < size or (time - size) % hop:
-        rule = f"have {size} + {hop} * n frames on the axis before the last"
-        raise ValueError(bad_value("segment", "frames", rule, tuple(frames.shape), "Pad it first."))
+        rule = f"have {size} + {hop} * n frames on the second-to-last axis"
+        raise ValueError(bad_value("segment", "frames", rule, tuple(frames.shape), "Pad the frames first."))
     if torch.compiler.is_exporting():  # splitting an axis of symbolic length would hide that the size is constant
         return frames.unfold(-2, size, hop).transpose(-2, -1).contiguous()
     hops = frames.unflatten(-2, (-1, hop))  # [..., hops, hop, features]
@@ -57,21 +57,21 @@ def segment(frames: Tensor, size: int, hop: int) -> Tensor:
 
 
 def overlap_add(segments: Tensor, hop: int) -> Tensor:
-    """Return the overlap-add of segments; the adjoint of `segment`.
+    """Add up overlapping segments; this is the adjoint of `segment`.
 
     Args:
-        segments: [..., segments, size, features]
-        hop: distance between the beginnings of two segments; `size` is a multiple of it.
+        segments: Segments [..., segments, size, features].
+        hop: Distance between the beginnings of two segments; `size` is a multiple of it.
 
     Returns:
-        [..., time, features] with time = size + hop * (segments - 1). A frame in the middle is the
-        sum of size / hop segments.
+        Frames [..., time, features] with time = size + hop * (segments - 1). A frame in the middle is the sum of
+        size / hop segments.
 
     Example:
         >>> overlap_add(torch.ones(3, 4, 1), hop=2).squeeze(-1)
         tensor([1., 1., 2., 2., 2., 2., 1., 1.])
     """
-    n_hops = hops_in("overlap_add", int(segments.shape[-2]), hop)  # a trace has tensors for sizes
+    n_hops = hops_in("overlap_add", int(segments.shape[-2]), hop)  # in a trace, sizes are tensors
     parts = segments.unflatten(-2, (n_hops, hop)).unbind(-3)  # each [..., segments, hop, features]
     shifted = [F.pad(part, (0, 0, 0, 0, shift, n_hops - 1 - shift)) for shift, part in enumerate(parts)]
     total = shifted[0]
@@ -81,7 +81,7 @@ def overlap_add(segments: Tensor, hop: int) -> Tensor:
 
 
 def hops_in(owner: str, size: int, hop: int) -> int:
-    """Return the number of hops per segment, after checking that the hop divides the size."""
+    """Return the number of hops per segment; check that the hop divides the size."""
     checks.check_positive_int(owner, "size", size)
     checks.check_positive_int(owner, "hop", hop)
     if size % hop:
@@ -90,12 +90,12 @@ def hops_in(owner: str, size: int, hop: int) -> int:
 
 
 class RecurrentPath(nn.Module):
-    """One path of a block: a BiLSTM along time, a projection, a norm, and the residual.
+    """Path of a block: a BiLSTM along time, a projection, a norm, and a residual connection.
 
     Args:
-        width: features in and out.
-        hidden_size: features of each direction of the LSTM.
-        bilstm: constructs the LSTM from `(width, hidden_size)`.
+        width: Number of input and output features.
+        hidden_size: Number of features per direction of the LSTM.
+        bilstm: Function that constructs the LSTM from `(width, hidden_size)`.
     """
 
     def __init__(self, width: int, hidden_size: int, bilstm: Callable[[int, int], nn.Module] = FusedBiLSTM) -> None:
@@ -110,13 +110,13 @@ class RecurrentPath(nn.Module):
 
 
 class DualPathBlock(nn.Module):
-    """The two paths: along the frames inside each segment, then along the segments for each position.
+    """Block with two paths: along the frames within each segment, and then across the segments.
 
     Args:
-        width: features in and out.
-        hidden_size: features of each direction of the LSTMs.
-        bilstm: constructs an LSTM from `(width, hidden_size)`.
-        recompute: keep only the input for the backward pass, and compute the rest again there.
+        width: Number of input and output features.
+        hidden_size: Number of features per direction of the LSTMs.
+        bilstm: Function that constructs an LSTM from `(width, hidden_size)`.
+        recompute: Whether to store only the input for the backward pass and recompute the rest.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class DualPathBlock(nn.Module):
     def forward(self, segments: Tensor) -> Tensor:
         """Return a tensor of the shape of the input, [batch, segments, size, width]."""
         if self.recompute and torch.is_grad_enabled():
-            # The blocks are deterministic: there is no generator state to restore.
+            # The blocks are deterministic, so there is no generator state to restore.
             return checkpoint(self._both, segments, use_reentrant=False, preserve_rng_state=False)
         return self._both(segments)
 
@@ -150,22 +150,23 @@ _MAX_SIZE = 1_000_000
 
 
 class DPRNN(io.SharedNetwork):
-    """Separate a waveform into any number of waveforms.
+    """Dual-path recurrent network that separates a waveform into any number of waveforms.
 
     Args:
-        n_outputs: the number of output waveforms; with MCL it may exceed the number of speakers.
-        n_filters: F, features of an encoded frame.
-        kernel_size: K, samples of a frame; a multiple of `stride`.
-        stride: S, samples between two frames.
-        segment_size: W, frames of a segment; even.
-        hidden_size: H, features of each direction of the LSTMs.
-        width: features between the blocks; `hidden_size` by default, as in the paper.
-        n_blocks: B, dual-path blocks.
-        scores: whether to return a score logit for each output, for more outputs than speakers.
-        detach_scores: stop the score loss at the score head.
-        bilstm: constructs a bidirectional LSTM from its input and hidden size; see `torchmcl_speech.nn.BiLSTM`.
-        recompute: in training, how many of the blocks keep only their input and compute the rest again in the backward
-            pass: less memory, for the time of their forward pass. `bilstm` must then construct a deterministic module.
+        n_outputs: Number of output waveforms; with MCL, it may exceed the number of speakers.
+        n_filters: Number of features of an encoded frame, F.
+        kernel_size: Number of samples per frame, K; a multiple of `stride`.
+        stride: Number of samples between two frames, S.
+        segment_size: Number of frames per segment, W; even.
+        hidden_size: Number of features per direction of the LSTMs, H.
+        width: Number of features between the blocks; `hidden_size` by default, as in the paper.
+        n_blocks: Number of dual-path blocks, B.
+        scores: Whether to return a score logit for each output, if there may be more outputs than speakers.
+        detach_scores: Whether to stop the gradient of the score loss at the score head.
+        bilstm: Function that constructs a bidirectional LSTM from its input and hidden sizes; see
+            `torchmcl_speech.nn.BiLSTM`.
+        recompute: Number of blocks that store only their input in training and recompute the rest in the backward pass.
+            This saves memory and takes the time of another forward pass. `bilstm` must be deterministic then.
 
     Example:
         >>> model = DPRNN(n_outputs=3, n_filters=8, segment_size=10, hidden_size=6, n_blocks=1, scores=True)
@@ -194,7 +195,7 @@ class DPRNN(io.SharedNetwork):
     ) -> None:
         super().__init__()
         width = hidden_size if width is None else width
-        #: The arguments of the model, except `bilstm` and `recompute`, which do not affect the parameters.
+        #: Arguments of the model, except `bilstm` and `recompute`, which do not affect the parameters.
         self.config: dict[str, Any] = {
             "n_outputs": n_outputs,
             "n_filters": n_filters,
@@ -220,7 +221,7 @@ class DPRNN(io.SharedNetwork):
             raise ValueError(bad_value("DPRNN", "segment_size", "be even", segment_size))
         self.n_outputs, self.kernel_size, self.stride, self.segment_size = n_outputs, kernel_size, stride, segment_size
         self.detach_scores = detach_scores
-        self.encoder = nn.Linear(kernel_size, n_filters, bias=False)  # on frames: equivalent to a strided convolution
+        self.encoder = nn.Linear(kernel_size, n_filters, bias=False)  # applied to frames, as a strided convolution
         self.norm = GlobalLayerNorm(n_filters)
         self.bottleneck = nn.Linear(n_filters, width)
         blocks = (DualPathBlock(width, hidden_size, bilstm, i < recompute) for i in range(n_blocks))
@@ -230,18 +231,18 @@ class DPRNN(io.SharedNetwork):
         self.value = nn.Linear(width, width)
         self.gate = nn.Linear(width, width)
         self.mask = nn.Linear(width, n_filters, bias=False)
-        self.decoder = nn.Parameter(torch.empty(n_outputs, n_filters, kernel_size))  # one for each output
+        self.decoder = nn.Parameter(torch.empty(n_outputs, n_filters, kernel_size))  # one decoder per output
         self.score = nn.Linear(width, 1) if scores else None
         self._begin_with_reconstruction()
 
     @torch.no_grad()
     def _begin_with_reconstruction(self) -> None:
-        """Initialize encoder and decoder so that masks of 1 reproduce the mixture.
+        """Initialize encoder and decoder so that masks of 1 reconstruct the mixture.
 
-        Filters come in pairs of opposite sign, whose ReLUs add up to a linear map, and the decoder is its
-        transpose. Every output starts as the same quieter mixture, at 0 dB instead of about -30 dB. This saves the
-        first few hundred steps, and the samples determine which output wins which speaker: with random decoders one
-        output would be the best on all samples, and winner-takes-all would never select another.
+        Filters form pairs of opposite sign, whose ReLUs add up to a linear map, and the decoder is its transpose.
+        Initially every output is the same attenuated mixture, with an SI-SDR of 0 dB instead of about -30 dB. This
+        saves a few hundred steps, and the data determine which output wins which speaker. With random decoders, one
+        output would be the best for all samples, and winner-takes-all would never select another output.
         """
         half = self.encoder.out_features // 2
         filters = nn.init.orthogonal_(torch.empty(half, self.kernel_size)) if half else torch.empty(0, self.kernel_size)
@@ -251,38 +252,38 @@ class DPRNN(io.SharedNetwork):
         self.decoder[:, : 2 * half] = pairs * self.stride / self.kernel_size  # each sample is in several frames
 
     def forward(self, waveform: Tensor) -> Predictions:
-        """Return hypotheses [batch, n_outputs, length] for a waveform [batch, length] of any length."""
+        """Separate waveforms [batch, length] of any length into hypotheses [batch, n_outputs, length]."""
         checks.check_tensor("DPRNN", "waveform", waveform)
         if waveform.ndim != 2 or waveform.shape[-1] < 1:
             advice = "A single recording is waveform.unsqueeze(0)."
             raise ValueError(
                 bad_value("DPRNN", "waveform", "have shape [batch, length]", tuple(waveform.shape), advice)
             )
-        # The encoder and decoder are cheap, and a waveform in bfloat16 would contain audible noise.
+        # Encoder and decoder are cheap, and waveforms in bfloat16 would contain audible noise.
         with torch.autocast(waveform.device.type, enabled=False):
             frames = self._encode(waveform.to(self.encoder.weight.dtype))
         features = self._features(frames)
-        masks = torch.sigmoid(self.mask(features))  # not ReLU: an output whose mask is 0 could never recover
+        masks = torch.sigmoid(self.mask(features))  # not ReLU, because an output with a mask of 0 could never recover
         with torch.autocast(waveform.device.type, enabled=False):
             hypotheses = self._decode(frames, masks.to(frames.dtype), waveform.shape[-1])
         return Predictions(hypotheses, self._score_logits(features))
 
     def _encode(self, waveform: Tensor) -> Tensor:
-        """Return the encoded frames [batch, time, n_filters], all >= 0."""
+        """Compute the nonnegative encoded frames [batch, time, n_filters]."""
         length = max(waveform.shape[-1], self.kernel_size)
-        length += -(length - self.kernel_size) % self.stride  # so that the last samples are also in a frame
+        length += -(length - self.kernel_size) % self.stride  # so that the last samples are in a frame, too
         waveform = F.pad(waveform, (0, length - waveform.shape[-1]))
-        if torch.compiler.is_exporting():  # the same, without a view, whose strides would become constraints
+        if torch.compiler.is_exporting():  # the same without a view, whose strides would become constraints
             filters = self.encoder.weight.unsqueeze(1)
             return torch.relu(F.conv1d(waveform.unsqueeze(1), filters, stride=self.stride)).transpose(1, 2).contiguous()
         windows = segment(waveform.unsqueeze(-1), self.kernel_size, self.stride).squeeze(-1)
         return torch.relu(self.encoder(windows))
 
     def _features(self, frames: Tensor) -> Tensor:
-        """Return the features of each output at each frame, [batch, time, n_outputs, width]."""
+        """Compute the features of each output at each frame, [batch, time, n_outputs, width]."""
         time, hop = frames.shape[-2], self.segment_size // 2
         narrow = self.bottleneck(self.norm(frames))
-        # One hop before and at least one after, so that every frame is in two segments.
+        # Pad by one hop before and at least one hop after, so that every frame is in two segments.
         padded = F.pad(narrow, (0, 0, hop, hop + (-time) % hop))
         segments = self.blocks(segment(padded, self.segment_size, hop))
         merged = overlap_add(self.activation(segments), hop)[..., hop : hop + time, :] / 2
@@ -290,14 +291,14 @@ class DPRNN(io.SharedNetwork):
         return torch.tanh(self.value(features)) * torch.sigmoid(self.gate(features))
 
     def _decode(self, frames: Tensor, masks: Tensor, length: int) -> Tensor:
-        """Return waveforms [batch, n_outputs, length], decoded from masked frames."""
+        """Decode masked frames to waveforms [batch, n_outputs, length]."""
         masked = frames.unsqueeze(-2) * masks  # [batch, time, n_outputs, n_filters]
-        if torch.compiler.is_exporting():  # one by one: a joint product would have stride constraints
+        if torch.compiler.is_exporting():  # one by one, because a joint product would have stride constraints
             windows = torch.stack([masked[..., n, :] @ self.decoder[n] for n in range(self.n_outputs)], dim=1)
         else:
             windows = torch.einsum("btnf,nfk->bntk", masked, self.decoder)
         waveforms = overlap_add(windows.unsqueeze(-1), self.stride).squeeze(-1)
-        if torch.compiler.is_exporting():  # an empty cut would be a special case, which export does not allow
+        if torch.compiler.is_exporting():  # export does not allow the special case of an empty slice
             waveforms = F.pad(waveforms, (0, 1))
         return waveforms[..., :length]
 
@@ -309,21 +310,21 @@ class DPRNN(io.SharedNetwork):
 
     @classmethod
     def _check_config(cls, config: dict[str, Any], weights: dict[str, Tensor]) -> None:
-        """Reject a description of a larger model than the saved weights, before memory is allocated."""
+        """Reject a configuration of a larger model than the saved weights before memory is allocated."""
         for name in _SIZES:
             value = config[name]
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ValueError(f"{name} is {str(value)[:80]!r}, which is not an integer")
             if not 1 <= value <= _MAX_SIZE:
-                raise ValueError(f"{name} is {str(value)[:80]}, which is not from 1 to {_MAX_SIZE}")
+                raise ValueError(f"{name} is {str(value)[:80]}, which is not between 1 and {_MAX_SIZE}")
         width, hidden, n_filters = config["width"], config["hidden_size"], config["n_filters"]
         needed = (
             16 * config["n_blocks"] * hidden * (width + hidden) + config["n_outputs"] * width**2 + n_filters * width
         )
         if needed + n_filters * (width + config["kernel_size"]) > sum(value.numel() for value in weights.values()):
-            raise ValueError("it describes a larger model")
+            raise ValueError("its configuration describes a larger model")
 
     def extra_repr(self) -> str:
-        """Return the additional text for `repr`."""
+        """Return additional text for `repr`."""
         n_hops = hops_in("DPRNN", self.kernel_size, self.stride)
         return f"n_outputs={self.n_outputs}, {n_hops} frames over each sample, segments of {self.segment_size}"

@@ -1,4 +1,4 @@
-"""Separation of recordings of any length, at once or as a stream, in overlapping chunks with consistent outputs."""
+"""Separation of recordings of any length, whole or as a stream, in overlapping chunks with consistent outputs."""
 
 from collections.abc import Callable
 
@@ -12,26 +12,26 @@ __all__ = ["StreamingSeparator", "separate_long"]
 
 
 class StreamingSeparator:
-    """Separate a stream in constant memory and with a bounded delay.
+    """Separator of a stream, with constant memory and a bounded delay.
 
     A separator may return the speakers in a different order in each chunk. The outputs of each chunk are therefore
-    reordered to match the previous chunk, by the one-to-one assignment with the best SI-SDR in the overlap, where the
-    two are cross-faded. Outputs trained on a scale-invariant cost have
-    no defined level, so each is scaled to explain as much of the mixture as possible.
+    reordered to match the previous chunk, by the one-to-one assignment with the best SI-SDR in the overlap, in which
+    the two chunks are cross-faded. Outputs of a model that was trained on a scale-invariant cost have no defined level,
+    so each output is scaled to explain as much of the mixture as possible.
 
-    Push any number of samples; the returned outputs are final. The result does not depend on how the
-    samples were divided, and is that of `separate_long`. Use it under `torch.inference_mode()`.
+    `push` accepts any number of samples and returns final outputs. The result does not depend on how the samples are
+    divided, and equals the result of `separate_long`. Use this class under `torch.inference_mode()`.
 
     Args:
-        model: takes [batch, length], returns `Predictions`.
-        chunk: samples in a chunk; 10 s at 8 kHz by default.
-        overlap: samples that two chunks share; half a chunk by default, which must be long
-            enough to tell the speakers apart.
-        fade: samples at the end of the overlap in which a chunk takes over from the one before; the whole
-            overlap by default. A short fade reduces the delay; a large reduction requires more chunks.
+        model: Separator that maps [batch, length] to `Predictions`.
+        chunk: Number of samples per chunk; 10 s at 8 kHz by default.
+        overlap: Number of samples by which two chunks overlap; half a chunk by default. It must be long enough to
+            distinguish the speakers.
+        fade: Number of samples at the end of the overlap in which consecutive chunks are cross-faded; the whole overlap
+            by default. A short fade reduces the delay; a large reduction requires more chunks.
 
     Example:
-        >>> def halves(mixture):  # a separator that gives the halves of the sum
+        >>> def halves(mixture):  # a separator with two equal outputs
         ...     return Predictions(torch.stack([mixture / 2, mixture / 2], dim=1))
         >>> stream = StreamingSeparator(halves, chunk=300, overlap=200, fade=50)
         >>> stream.delay
@@ -63,38 +63,38 @@ class StreamingSeparator:
         self._begin()
 
     def _begin(self) -> None:
-        self._heard: Tensor | None = None  # the samples that later chunks still need, starting at `_heard_from`
+        self._heard: Tensor | None = None  # samples for later chunks, starting at `_heard_from`
         self._heard_from = self._heard_to = 0
-        self._last: Tensor | None = None  # the outputs of the last chunk, [_last_from, _last_to)
+        self._last: Tensor | None = None  # outputs of the last chunk, [_last_from, _last_to)
         self._last_from = self._last_to = 0
-        self._given = 0  # number of final samples that were returned
-        self._logits: Tensor | None = None  # of the chunks, added up with their weights
+        self._given = 0  # number of returned final samples
+        self._logits: Tensor | None = None  # weighted sum of the score logits of the chunks
         self._weight = torch.zeros(())
 
     @property
     def delay(self) -> int:
-        """The maximum delay, in samples, until the outputs for a sample are final."""
+        """Maximum delay in samples until the outputs for a sample are final."""
         return self.chunk - self.overlap + self.fade
 
     @property
     def score_logits(self) -> Tensor | None:
-        """The mean score logits of the chunks so far, [batch, outputs]; None for a model without scores.
+        """Mean score logits of the chunks so far, [batch, outputs]; None for a model without scores.
 
-        Chunks are weighted by the energy of the output in them, so that a person who speaks only briefly still counts
-        as a voice.
+        Chunks are weighted by the energy of the output, so that a person who speaks only briefly still counts as a
+        voice.
         """
         return None if self._logits is None else self._logits / self._weight
 
     def push(self, samples: Tensor) -> Tensor:
-        """Process the next samples [batch, length]; return the final outputs [batch, outputs, n].
+        """Process the next samples [batch, length] and return the new final outputs [batch, outputs, n].
 
-        Until the first chunk is complete there are none: [batch, 0, 0].
+        Before the first chunk is complete, the result has the shape [batch, 0, 0].
         """
         if samples.ndim != 2:
             rule, advice = "have shape [batch, length]", "A single recording is samples.unsqueeze(0)."
             raise ValueError(bad_value("StreamingSeparator", "samples", rule, tuple(samples.shape), advice))
         if self._heard is not None and len(samples) != len(self._heard):
-            rule = f"have a batch of {len(self._heard)} as before"
+            rule = f"have the batch size {len(self._heard)} of the earlier samples"
             raise ValueError(bad_value("StreamingSeparator", "samples", rule, tuple(samples.shape)))
         if self._heard is None:
             self._logits, self._weight = None, torch.zeros(())
@@ -109,16 +109,16 @@ class StreamingSeparator:
         return torch.cat(finished, dim=-1) if finished else samples.new_zeros(len(samples), 0, 0)
 
     def finish(self) -> Tensor:
-        """Return the outputs of the remaining samples, and reset for another recording.
+        """Return the outputs of the remaining samples, and reset the separator for another recording.
 
-        The last chunk is also a full one, if there are enough samples, with a larger overlap. `score_logits` remain
+        If there are enough samples, the last chunk has the full length and a larger overlap. `score_logits` remains
         available.
 
         Raises:
-            ValueError: if no sample was pushed.
+            ValueError: If no sample was pushed.
         """
         if self._heard is None or self._heard_to == 0:
-            raise ValueError(bad_value("StreamingSeparator", "samples", "be pushed before the end", "none"))
+            raise ValueError(bad_value("StreamingSeparator", "samples", "be pushed before `finish`", "none"))
         if self._last is not None and self._last_to == self._heard_to:
             rest = self._last[..., self._given - self._last_from :]
         else:
@@ -129,7 +129,7 @@ class StreamingSeparator:
         return rest
 
     def _separated(self, start: int, stop: int, kept: int) -> Tensor:
-        """Separate a chunk and join it to the last one; return the final part: all but the last `kept` samples."""
+        """Separate a chunk and join it to the last chunk; return all new samples except the last `kept` ones."""
         assert self._heard is not None
         piece = self._heard[:, start - self._heard_from : stop - self._heard_from]
         hypotheses, score_logits = self.model(piece)
@@ -146,7 +146,7 @@ class StreamingSeparator:
             hypotheses = torch.cat([before[..., :fixed], faded, hypotheses[..., shared:]], dim=-1)
         self._last, self._last_from, self._last_to = hypotheses, start, stop
         if score_logits is not None:
-            # If everything is silent, any nonzero weight works.
+            # For silence, any positive weight is valid.
             weight = hypotheses.float().square().sum(dim=-1).clamp_min(1e-30)
             self._logits = weight * score_logits + (0 if self._logits is None else self._logits)
             self._weight = self._weight.to(weight.device) + weight
@@ -164,20 +164,20 @@ class StreamingSeparator:
 def separate_long(
     model: Callable[[Tensor], Predictions], waveform: Tensor, *, chunk: int = 80_000, overlap: int | None = None
 ) -> Predictions:
-    """Return the outputs for a long recording, in overlapping chunks as in `StreamingSeparator`.
+    """Separate a long recording in overlapping chunks, as in `StreamingSeparator`.
 
     Args:
-        model: takes [batch, length], returns `Predictions`.
-        waveform: [batch, length]
-        chunk: samples in a chunk; 10 s at 8 kHz by default.
-        overlap: samples that two chunks share; half a chunk by default.
+        model: Separator that maps [batch, length] to `Predictions`.
+        waveform: Recording [batch, length].
+        chunk: Number of samples per chunk; 10 s at 8 kHz by default.
+        overlap: Number of samples by which two chunks overlap; half a chunk by default.
 
     Returns:
-        Predictions with hypotheses [batch, outputs, length], on the device of the waveform, and the mean score logits
-        of the chunks, weighted by the energy of the output in them.
+        Predictions with hypotheses [batch, outputs, length] on the device of the waveform, and the mean score logits of
+        the chunks, weighted by the energy of the output.
 
     Example:
-        >>> def halves(mixture):  # a separator that gives the halves of the sum
+        >>> def halves(mixture):  # a separator with two equal outputs
         ...     return Predictions(torch.stack([mixture / 2, mixture / 2], dim=1))
         >>> separate_long(halves, torch.randn(1, 1000), chunk=300).hypotheses.shape
         torch.Size([1, 2, 1000])
@@ -189,13 +189,13 @@ def separate_long(
 
 
 def _order_of(hypotheses: Tensor, before: Tensor) -> Tensor:
-    """Return the permutation [batch, outputs, outputs] that puts `hypotheses` into the order of `before`."""
+    """Compute the permutation [batch, outputs, outputs] that orders `hypotheses` like `before`."""
     cost = pairwise_neg_si_sdr(hypotheses=hypotheses, targets=before)
     return PIT()(cost).to(hypotheses.dtype)
 
 
 def _at_level_of(mixture: Tensor, hypotheses: Tensor) -> Tensor:
-    """Return the outputs, each scaled to best fit the mixture."""
+    """Scale each output to the best fit of the mixture."""
     mixture = mixture.unsqueeze(-2)
     energy = hypotheses.square().sum(dim=-1, keepdim=True)
     explained = (mixture * hypotheses).sum(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Translation of the bidirectional LSTM of exported programs to the ONNX LSTM."""
+"""Translation of the bidirectional LSTM in exported programs to the LSTM of ONNX."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,15 +27,15 @@ def bilstm(sequences: Any, parameters: Sequence[Any]) -> Any:
 
 
 def _by_direction(values: Sequence[Any]) -> Any:
-    """Return [directions, ...]: gates in the order of ONNX, input, output, forget, cell; torch has the output last."""
+    """Return [directions, ...] with the gate order of ONNX: input, output, forget, cell; in torch, output is last."""
     first = op.Constant(value_ints=[0])
-    turned = []
+    reordered = []
     for value in values:
         enter, forget, cell, leave = op.Split(value, axis=0, num_outputs=4)
-        turned.append(op.Unsqueeze(op.Concat(enter, leave, forget, cell, axis=0), first))
-    return op.Concat(*turned, axis=0)
+        reordered.append(op.Unsqueeze(op.Concat(enter, leave, forget, cell, axis=0), first))
+    return op.Concat(*reordered, axis=0)
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """Return the ONNX translations of custom operators, by operator."""
+    """Return a mapping from custom operators to their ONNX translations."""
     return {torch.ops.torchmcl_speech.bilstm.default: bilstm}

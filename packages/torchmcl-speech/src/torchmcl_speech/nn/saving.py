@@ -1,4 +1,4 @@
-"""Separators on disk: a folder with `model.safetensors`. Loading executes nothing from the file."""
+"""Saving and loading of separators in folders with `model.safetensors`. Loading executes nothing from the file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None
         folder: New or empty folder, or one with a saved model, which is replaced.
         model: Separator.
         notes: Values returned by `load_model`; the sample rate, for example.
-        half: Write float16, for half the size; `load_model` returns float32, with a precision of three digits.
+        half: Whether to write float16, for half the size; `load_model` returns float32, exact to three digits.
     """
     weights = {name: weight.half() if half else weight for name, weight in model.state_dict().items()}
     contents = {"config": model.config, "notes": dict(notes or {}), "weights": weights}
@@ -25,13 +25,13 @@ def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None
 
 
 def load_model(folder: Path | str) -> tuple[DPRNN, dict[str, Any]]:
-    """Return the separator saved in a folder, on the CPU and in evaluation mode, and the notes saved with it.
+    """Load the separator in a folder, on the CPU and in evaluation mode, and the notes saved with it.
 
     Args:
         folder: Folder that `save_model` wrote.
 
     Raises:
-        ValueError: If the folder holds no model, a damaged one, or one that does not fit its description.
+        ValueError: If the folder contains no model, a damaged model, or a model that does not match its description.
     """
 
     def made(contents: Any) -> tuple[DPRNN, dict[str, Any]]:

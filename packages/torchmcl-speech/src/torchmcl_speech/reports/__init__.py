@@ -1,1 +1,1 @@
-"""Pages about separated recordings, made from records."""
+"""HTML reports of separated recordings."""

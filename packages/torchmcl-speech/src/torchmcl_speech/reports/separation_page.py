@@ -1,4 +1,4 @@
-"""The page of a separated recording, from its output files: pictures and players of the mixture and each output."""
+"""HTML report of a separated recording: plots and players of the mixture and the outputs."""
 
 import base64
 import math
@@ -23,20 +23,20 @@ __all__ = ["Array", "decibels_over_time", "write_separation_page"]
 
 Array = npt.NDArray[np.float64]
 
-# More columns would not be visible on a page.
+# Maximum number of columns of a plot; more would not be visible.
 _N_COLUMNS = 1000
-# In a long recording the mean of this many frames represents a column.
+# Number of frames whose mean represents a column in a long recording.
 _FRAMES_A_COLUMN = 8
 # 32 ms resolve the harmonics of most voices and still follow syllables.
 _WINDOW_SECONDS = 0.032
-# Speech that is quieter than the loudest moment by more than this is inaudible.
+# Speech that is quieter than the loudest part by more than this is inaudible.
 _RANGE_DB = 70.0
-# From silent to loud, each lighter than the previous one, so that it can be read without color.
+# Colors from silent to loud, with increasing lightness, so that the plot can be read without color.
 _SHADES = ("#0c1024", "#35215f", "#7b2a74", "#c8475f", "#f28c4f", "#fdf2c0")
 
 
 class Sound(Protocol):
-    """A sequence of samples that need not be in memory, with a length and slices."""
+    """Sequence of samples with a length and slices, which need not be in memory."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -48,23 +48,23 @@ class Sound(Protocol):
 
 
 def extremes_over_time(samples: Sound) -> Array:
-    """Return the lowest and the highest sample of each column, [2, columns], at most 1000 columns.
+    """Compute the lowest and the highest sample of each column, [2, columns], for at most 1000 columns.
 
     Example:
         >>> extremes_over_time(np.array([0.0, 1.0, -1.0])).tolist()
         [[0.0, 1.0, -1.0], [0.0, 1.0, -1.0]]
     """
     edges = np.linspace(0, len(samples), min(_N_COLUMNS, len(samples)) + 1).astype(int).tolist()
-    pieces = [samples[start:stop] for start, stop in pairwise(edges)]
-    return np.array([[piece.min() for piece in pieces], [piece.max() for piece in pieces]], dtype=np.float64)
+    blocks = [samples[start:stop] for start, stop in pairwise(edges)]
+    return np.array([[block.min() for block in blocks], [block.max() for block in blocks]], dtype=np.float64)
 
 
 def waveform_path(extremes: Array, peak: float) -> str:
-    """Return the SVG path, 1000 wide and 100 high, of the area between the extremes.
+    """Return the SVG path of the area between the extremes, 1000 wide and 100 high.
 
     Args:
-        extremes: [2, columns], from `extremes_over_time`.
-        peak: the value drawn at the upper edge.
+        extremes: Lowest and highest samples [2, columns], from `extremes_over_time`.
+        peak: Sample value at the upper edge.
 
     Example:
         >>> waveform_path(extremes_over_time(np.array([0.0, 1.0, -1.0])), peak=1.0)
@@ -78,17 +78,17 @@ def waveform_path(extremes: Array, peak: float) -> str:
 
 
 def decibels_over_time(samples: Sound, sample_rate: int) -> Array:
-    """Return the power at each frequency and time in decibels.
+    """Compute the power at each frequency and time in decibels.
 
     Args:
-        samples: [length], of any length.
-        sample_rate: samples per second.
+        samples: Samples [length].
+        sample_rate: Samples per second.
 
     Returns:
         Decibels [frequencies, columns], low frequencies first, at most 1000 columns; silence is -200.
     """
     size = max(2, round(_WINDOW_SECONDS * sample_rate))
-    # Half a window of silence on both sides: the first and the last sample are in the middle of one.
+    # Half a window of silence on both sides, so that the first and the last sample are in the middle of a window.
     n_wanted = max(1, len(samples) // max(1, size // 4))
     per_column = min(_FRAMES_A_COLUMN, -(-n_wanted // _N_COLUMNS))
     n_columns = min(_N_COLUMNS, n_wanted)
@@ -109,11 +109,11 @@ def _frame(samples: Sound, start: int, size: int) -> npt.NDArray[np.float32]:
 
 
 def spectrogram_png(decibels: Array, loudest: float) -> bytes:
-    """Return a picture of `decibels_over_time`, low frequencies at the bottom, as PNG.
+    """Return a PNG image of `decibels_over_time`, with low frequencies at the bottom.
 
     Args:
-        decibels: [frequencies, columns]
-        loudest: the decibels of the lightest color; anything 70 below is black.
+        decibels: Power in decibels, [frequencies, columns].
+        loudest: Power of the lightest color; power that is lower by 70 dB or more is black.
     """
     shade = np.clip((decibels - loudest) / _RANGE_DB + 1, 0, 1)
     rows = np.round(255 * shade[::-1]).astype(np.uint8)
@@ -137,17 +137,17 @@ def _png_part(kind: bytes, content: bytes) -> bytes:
 
 
 _OWNER = "write_separation_page"
-# Up to this many bytes of audio in total (about four minutes at 8 kHz), the page embeds it and is self-contained.
+# Maximum number of audio bytes (about four minutes at 8 kHz) that the report embeds, so that it is self-contained.
 _EMBEDDED_BYTES = 4_000_000
-_NUMBERS = {"score": "score", "energy": "share of the energy"}
+_NUMBERS = {"score": "score", "energy": "fraction of the energy"}
 _MEANINGS = {
     "score": "A score is the probability that an output is a voice.",
-    "energy": "The shares of the energy sum to 1.",
+    "energy": "The fractions of the energy sum to 1.",
 }
 
 
 class _Sound(NamedTuple):
-    """One card of the page: heading, file, score if any, note, and the data of its pictures."""
+    """Section of the report for one audio file: heading, file, score if any, note, and the data of its plots."""
 
     title: str
     file: str
@@ -158,10 +158,10 @@ class _Sound(NamedTuple):
 
 
 def write_separation_page(folder: Path) -> Path:
-    """Read `separation.json` and the files it names in `folder`, write `index.html` beside them and return its path.
+    """Write `index.html` for the `separation.json` in a folder and the files that it names; return the path.
 
     Raises:
-        ValueError: if the records are not as `torchmcl separation separate` wrote them, or name a file elsewhere.
+        ValueError: If `separation.json` was not written by torchmcl, or names a file in another folder.
     """
     records = io.read_json(_OWNER, folder / "separation.json")
     target = folder / "index.html"
@@ -184,20 +184,20 @@ def _page(folder: Path, records: dict[str, Any]) -> str:
     )
     name = Path(records["recording"]).name
     n, voices = len(outputs), "output" if len(outputs) == 1 else "outputs"
-    found = f"{n} {voices}, highest {number} first." if n else "no voice."
+    summary = f"{n} {voices}, highest {number} first." if n else "no voice."
     silent = " The recording is silent." if records.get("silent") else ""
     quieter = f" All files are scaled by {records['gain']:.2f}." if records["gain"] != 1 else ""
     body = f"""
 <h1>{_shown(name)}</h1>
-<p class="lead">{_time(records["seconds"], records["seconds"])} of sound and {found}{silent}</p>
+<p class="lead">{_time(records["seconds"], records["seconds"])} of audio, {summary}{silent}</p>
 <p>{_separator(records)}</p>
 {_speakers(records)}
 {_numbers(records)}
 {cards}
 {_about(records)}
-<p class="note">Top: the waveform. Bottom: the level of each frequency over time; lighter is louder. All pictures
-share one scale. Click a picture to play from there. {_MEANINGS[records["ordered_by"]]}{quieter} The numbers behind
-this page are in <code>separation.json</code> beside it.</p>
+<p class="note">Top: waveform. Bottom: spectrogram, in which lighter is louder. All plots use the same scale. Click a
+plot to play from there. {_MEANINGS[records["ordered_by"]]}{quieter} <code>separation.json</code> beside this report
+contains its values.</p>
 """
     return report.html_report(
         f"Separated: {_text(name)}", body, _SCRIPT, command="torchmcl separation separate", style=_STYLE
@@ -205,7 +205,7 @@ this page are in <code>separation.json</code> beside it.</p>
 
 
 def _listed(records: dict[str, Any]) -> list[tuple[str, str, float | None, str]]:
-    """Return title, file, score and note of each sound: the mixture, each output, and its true voice if known."""
+    """Return title, file, score and note of the mixture, of each output, and of its true voice if known."""
     listed: list[tuple[str, str, float | None, str]] = [("Mixture", records["mixture"], None, "")]
     truth = {reference["output"]: reference for reference in records.get("references", [])}
     for place, output in enumerate(records["outputs"], start=1):
@@ -221,12 +221,12 @@ def _seen(folder: Path, records: dict[str, Any], title: str, name: str, number: 
     file, rate = _checked_name(name), records["sample_rate"]
     with StoredSound(folder / file) as sound:
         decibels = decibels_over_time(sound, rate)
-        n_heard = math.ceil(len(decibels) * _heard_rate(records) / rate)  # there is no energy above it
-        return _Sound(title, file, number, note, extremes_over_time(sound), decibels[:n_heard])
+        n_frequencies = math.ceil(len(decibels) * _heard_rate(records) / rate)  # higher frequencies have no energy
+        return _Sound(title, file, number, note, extremes_over_time(sound), decibels[:n_frequencies])
 
 
 def _checked_name(name: Any) -> str:
-    """Return the name of a file in the same folder; other paths are rejected."""
+    """Check that a name refers to a file in the same folder, and return it."""
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise ValueError(bad_value(_OWNER, "separation.json", "name a file in the same folder", repr(name)[:200]))
     return name
@@ -262,23 +262,23 @@ def _numbers(records: dict[str, Any]) -> str:
 def _separator(records: dict[str, Any]) -> str:
     """Return a sentence about the model and its frequency range."""
     name = Path(str(records["model"])).name if "model" in records else "a model"
-    heard = f"Separated by <code>{_shown(name)}</code>"
+    sentence = f"Separated by <code>{_shown(name)}</code>"
     if "model_rate" not in records:
-        return f"{heard}."
-    heard += f", which covers frequencies up to {records['model_rate'] / 2000:g} kHz"
+        return f"{sentence}."
+    sentence += f", which covers frequencies up to {records['model_rate'] / 2000:g} kHz"
     duller = records["sample_rate"] > records["model_rate"]
-    return f"{heard}: the files lack the higher frequencies of the recording." if duller else f"{heard}."
+    return f"{sentence}: the files lack the higher frequencies of the recording." if duller else f"{sentence}."
 
 
 def _about(records: dict[str, Any]) -> str:
-    """Return the attribution of the voices, if required."""
+    """Return the attribution of the voices; empty if none is required."""
     credit = records.get("attribution")
     return f'<p class="note">{report.escape(credit)}</p>' if credit else ""
 
 
 def _card(sound: _Sound, source: str, records: dict[str, Any], *, peak: float, loudest: float) -> str:
     label = f"{sound.title} of {_text(Path(records['recording']).name)}"
-    picture = base64.b64encode(spectrogram_png(sound.decibels, loudest)).decode()
+    spectrogram = base64.b64encode(spectrogram_png(sound.decibels, loudest)).decode()
     badge = ""
     if sound.number is not None:
         width = 100 * min(max(sound.number, 0.0), 1.0)
@@ -294,7 +294,7 @@ def _card(sound: _Sound, source: str, records: dict[str, Any], *, peak: float, l
 <div class="pictures">
 <svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="Waveform: {report.escape(label)}">
 <path d="{waveform_path(sound.extremes, peak)}"/></svg>
-<div class="frequencies"><img alt="Spectrogram: {report.escape(label)}" src="data:image/png;base64,{picture}">
+<div class="frequencies"><img alt="Spectrogram: {report.escape(label)}" src="data:image/png;base64,{spectrogram}">
 <span class="top">{top:g} kHz</span><span class="bottom">0</span></div>
 <div class="head"></div>
 </div>
@@ -311,12 +311,12 @@ def _source(folder: Path, file: str, embedded: bool) -> str:
 
 
 def _address(file: str) -> str:
-    """Return the escaped address of a file beside the page."""
+    """Return the escaped address of a file beside the report."""
     return f"./{quote(os.fsencode(file), safe='')}"
 
 
 def _text(name: str) -> str:
-    """Return a file name as text, with question marks for invalid bytes."""
+    """Return a file name as text, in which question marks replace invalid bytes."""
     return name.encode(errors="replace").decode()
 
 
@@ -325,7 +325,7 @@ def _shown(name: str) -> str:
 
 
 def _time(seconds: float, whole: float) -> str:
-    """Return a time in a recording: 1.25 s in recordings below a minute, else 0:05 or 1:00:05."""
+    """Format a time in a recording: 1.25 s in recordings below a minute, else 0:05 or 1:00:05."""
     if whole < 60:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
