@@ -198,7 +198,7 @@ LINE = [(10 * i, 1, i, 0) for i in range(12)]
 BAD_ROWS = {
     "three columns": ([row[:3] for row in LINE], "must have the columns frame, person, x, y, got 3 columns"),
     "five columns": ([(*row, 0) for row in LINE], "got 5 columns"),
-    "nan": ([*LINE, (500, 2, np.nan, 0)], "must hold finite numbers, got nan as x in row 12. Remove the row"),
+    "nan": ([*LINE, (500, 2, np.nan, 0)], "must hold finite numbers, got nan as x in row 12. Remove"),
     "infinite": ([*LINE, (500, 2, 0, np.inf)], "got inf as y in row 12"),
     "half a frame": ([*LINE, (500.5, 2, 0, 0)], "must number frames and persons by integers, got 500.5 as frame"),
     "half a person": ([*LINE, (500, 2.5, 0, 0)], "got 2.5 as person in row 12"),
@@ -237,7 +237,7 @@ def test_a_person_missed_now_and_then_is_a_gap_and_not_another_rate():
 def test_two_frame_rates_in_a_folder_are_refused_with_both(tmp_path):
     root = put(tmp_path / "data")
     (root / "train/crowds_zara02_train.txt").write_text(text_of(crowd(step=6)))
-    words = "`recordings` must have one frame step, got 10 in biwi_hotel and 6 in crowds_zara02"
+    words = "`recordings` must have the same frame step, got 10 in biwi_hotel and 6 in crowds_zara02"
     with pytest.raises(ValueError, match=words):
         pedestrians.load("eth", root)
 

@@ -397,5 +397,5 @@ class Forecaster(io.Shareable, BaseEstimator):
             scores = [one.score_logits.double().softmax(dim=-1) for one in distributions]
             probabilities = torch.cat([weight * one for weight, one in zip(weights, scores, strict=True)], dim=1)
             parts.append((paths * unit + naive, self.spread_ * scales * unit, probabilities))
-            paths, scales, probabilities = (torch.cat(part) for part in zip(*parts, strict=True))
-            return paths, scales, probabilities
+        paths, scales, probabilities = (torch.cat(part) for part in zip(*parts, strict=True))
+        return paths, scales, probabilities

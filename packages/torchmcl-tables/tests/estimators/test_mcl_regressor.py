@@ -10,7 +10,7 @@ import torchmcl as mcl
 from tables import QUICK, Counting, forked, noisy, two_outputs
 from torchmcl.density import Mixture, best_points
 from torchmcl_tables import Cooling, Hypotheses, MCLRegressor, PredictionIntervals
-from torchmcl_tables.estimators.predictive import network_answers
+from torchmcl_tables.estimators.predictive import network_hypotheses
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_an_ensemble_answers_with_the_points_that_stand_for_the_density_of_all()
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
     assert fitted.transform(X).shape[1] == len(fitted.get_feature_names_out()) == 10
     parts = fitted._fitted.predictive
-    every, shares = network_answers(parts.modules, parts.encoder(X, np.float64), "cpu")
+    every, shares = network_hypotheses(parts.modules, parts.encoder(X, np.float64), "cpu")
     assert every.shape == (200, 5 * n_networks, 1)
     points = best_points(Mixture(every, shares, fitted.bandwidth_(every, shares)), 5)
     expected = points.points.numpy() * parts.targets.scaler.scale + parts.targets.scaler.mean

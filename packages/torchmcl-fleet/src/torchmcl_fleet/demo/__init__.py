@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 
 from torchmcl import optional
-from torchmcl.app import arguments, report
+from torchmcl.app import arguments
+from torchmcl.app.report import check_report_folder
 
 __all__ = ["add_demo_command"]
 
@@ -29,7 +30,7 @@ def add_demo_command(commands: arguments.Commands) -> None:
 
 def _check_demo(options: argparse.Namespace) -> None:
     optional.check_extra("matplotlib", "sklearn", package="torchmcl-fleet", extra="demo", needed_by="torchmcl demo")
-    report.check_report_folder("torchmcl demo", options.out, "records.json", "film.gif")
+    check_report_folder("torchmcl demo", options.out, "records.json", "film.gif")
 
 
 def _demo(options: argparse.Namespace) -> None:
