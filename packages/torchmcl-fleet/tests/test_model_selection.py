@@ -61,7 +61,7 @@ def test_the_reason_names_what_decided():
     assert saves.recommended == 2
     assert "achieves 91%" in saves.reason
     near = of([[1.0, 1.0], [0.1, 0.1], [0.01, 0.01]], floor=(0.9, 0.097, 0.001))
-    assert "floor for 2 is 0.097: the distortion is 3% above" in near.reason
+    assert "3% above the floor for 2" in near.reason
     largest = of([[1.0, 1.0], [0.5, 0.5], [0.1, 0.1]])
     assert largest.recommended == 4
     assert "largest number tried" in largest.reason
