@@ -64,7 +64,7 @@ def test_the_reason_names_what_decided():
     assert "3% above the floor for 2" in near.reason
     largest = of([[1.0, 1.0], [0.5, 0.5], [0.1, 0.1]])
     assert largest.recommended == 4
-    assert "largest number tried" in largest.reason
+    assert "largest candidate" in largest.reason
 
 
 @pytest.mark.parametrize("dim", [1, 2])
