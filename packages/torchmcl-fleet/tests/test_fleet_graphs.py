@@ -6,7 +6,7 @@ import torch
 import torchmcl as mcl
 from plain_loop import assert_same_bits, rows, small_mlp
 from torchmcl_fleet import Fleet, FleetData, Validation, WeightedDistortion
-from torchmcl_fleet.backends.captured import CapturedEpochs
+from torchmcl_fleet.backends.training import CapturedEpochs
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SETS = [rows(23, seed=0), rows(9, seed=1)]

@@ -30,15 +30,20 @@ from torchmcl.scoring import ScoreObjective, check_score_objective
 from torchmcl_fleet.backends import BACKENDS, choose_backend
 from torchmcl_fleet.backends.training import ChunkTraining, EpochInfo, train_chunks
 from torchmcl_fleet.history import FleetCheckpoint, FleetHistory, chunk_size_of, fingerprint_of
-from torchmcl_fleet.modules import checks as module_checks
 from torchmcl_fleet.modules.optimizers import Adam, FleetOptimizer
 from torchmcl_fleet.modules.stacked import (
+    N_TRIAL_MODELS,
     FleetModels,
     KeptModels,
     StackedModules,
     build_modules,
+    check_as_alone,
+    check_input_type,
+    check_rows_apart,
+    check_stackable,
     random_numbers_apart,
     seed_generators,
+    try_rows,
 )
 from torchmcl_fleet.placement import Device, Placement, devices_of, models_at_once
 from torchmcl_fleet.plan import (
@@ -145,7 +150,7 @@ class Fleet:
         self.devices = devices_of(device, n_models)
         self.device = self.devices[0]
         modules = build_modules(module_factory, self.seeds)
-        module_checks.check_stackable(modules)
+        check_stackable(modules)
         self._kept = KeptModels(StackedModules.of(modules))
         self._first_weights = io.digest(self._kept.last.state)
         self.optimizer_state: dict[str, Tensor] | None = None
@@ -277,7 +282,7 @@ class Fleet:
         elif inputs.shape[0] != self.n_models:
             rule = f"have {self.n_models} models on its first axis"
             raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
-        module_checks.check_input_type("Fleet.predict", "inputs", models, inputs)
+        check_input_type("Fleet.predict", "inputs", models, inputs)
         with torch.no_grad(), models.evaluating(stochastic=stochastic), ExitStack() as stack:
             if seed is not None:
                 stack.enter_context(random_numbers_apart())
@@ -292,9 +297,9 @@ class Fleet:
             best: Whether to use the weights with the best validation value instead of the last ones.
         """
         check_data("Fleet.evaluate", "data", data, self.n_models)
-        module_checks.check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
+        check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
         longest = data.inputs[int(data.n_rows.argmax())]
-        module_checks.check_rows_apart("Fleet.evaluate", "data", self._kept.last, longest, data.lengths, training=False)
+        check_rows_apart("Fleet.evaluate", "data", self._kept.last, longest, data.lengths, training=False)
         scores = SoftmaxScores() if CostProperties.of(self.cost_fn).trains_scores else self.scores
         return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, scores)
 
@@ -476,9 +481,9 @@ def _inspected(models: StackedModules, data: FleetData, validation: FleetData | 
 
 def _try_rows(name: str, data: FleetData, models: StackedModules, *, training: bool) -> int:
     """Check rows by the predictions for some of them, and return the number of hypotheses."""
-    sets = data.set_of_model[: module_checks.N_TRIAL_MODELS]
+    sets = data.set_of_model[:N_TRIAL_MODELS]
     inputs = data.inputs[sets, : int(data.n_rows[sets].min())].cpu()
-    hypotheses = module_checks.try_rows("Fleet.fit", name, models, inputs).hypotheses
+    hypotheses = try_rows("Fleet.fit", name, models, inputs).hypotheses
     if data.targets.is_floating_point() and data.targets.dtype != hypotheses.dtype:
         rule = f"have targets of the dtype of the hypotheses, {hypotheses.dtype}"
         advice = f"Convert them: targets.to({hypotheses.dtype})."
@@ -486,7 +491,7 @@ def _try_rows(name: str, data: FleetData, models: StackedModules, *, training: b
     if data.weights is not None and (data.weights.dtype == torch.bool or data.weights.is_complex()):
         raise TypeError(bad_value("Fleet.fit", name, "have weights that are numbers", data.weights.dtype))
     if training:
-        module_checks.check_as_alone(models, inputs)
+        check_as_alone(models, inputs)
     longest = data.inputs[int(data.n_rows.argmax())]
-    module_checks.check_rows_apart("Fleet.fit", name, models, longest, data.lengths, training=training)
+    check_rows_apart("Fleet.fit", name, models, longest, data.lengths, training=training)
     return hypotheses.shape[-2]

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchmcl.errors import bad_value
-from torchmcl_fleet.backends.captured import CapturedTraining, why_not_captured
 from torchmcl_fleet.backends.cpu import (
     ClassStep,
     CompiledStep,
@@ -13,7 +12,7 @@ from torchmcl_fleet.backends.cpu import (
     why_not_in_closed_form,
 )
 from torchmcl_fleet.backends.step import AutogradStep
-from torchmcl_fleet.backends.training import ChunkTraining
+from torchmcl_fleet.backends.training import CapturedTraining, ChunkTraining, why_not_captured
 from torchmcl_fleet.problem import TrainingProblem
 
 __all__ = ["BACKENDS", "Backend", "choose_backend"]
