@@ -18,9 +18,7 @@ from torch import nn
 from torchmcl_forecast import Forecaster, reduce_samples
 from torchmcl_forecast.calibrating import choose_calibration
 from torchmcl_forecast.forecast import LEVELS, Forecast
-from torchmcl_forecast.linear import Ridge
-from torchmcl_forecast.network import PathNetwork
-from torchmcl_forecast.training import Training, drawn, marginal_crps
+from torchmcl_forecast.network import PathNetwork, Ridge, Training, drawn, marginal_crps
 from torchmcl_forecast.windows import Source, Window
 
 N_PATHS, N_SAMPLES = 16, 200

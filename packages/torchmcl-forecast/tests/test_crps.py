@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchmcl_forecast.crps import mixture_crps, random_crps
+from torchmcl_forecast.scores import mixture_crps, random_crps
 
 
 @pytest.fixture

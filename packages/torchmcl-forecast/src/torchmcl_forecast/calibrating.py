@@ -8,11 +8,19 @@ import torch
 from torch import Tensor
 
 from torchmcl.postprocess import quantile, rows_needed
-from torchmcl_forecast.crps import mixture_crps
 from torchmcl_forecast.frames import Panel
+from torchmcl_forecast.scores import mixture_crps
 from torchmcl_forecast.windows import Source
 
-__all__ = ["Calibration", "best_spread", "choose_calibration", "path_correlation", "places_since", "tube_level"]
+__all__ = [
+    "Calibration",
+    "best_shares",
+    "best_spread",
+    "choose_calibration",
+    "path_correlation",
+    "places_since",
+    "tube_level",
+]
 
 # With this many independent windows, the standard deviation of the coverage of a level is below two percent.
 _ENOUGH_ROWS = 300
@@ -32,6 +40,12 @@ _TIMES_NEEDED = 3
 _PACE, _FEW = 0.3, 5
 # Maximum numbers of windows since the fit, and of paths in all of them, that are forecast again.
 _MOST_WINDOWS, _MOST_PATHS = 24, 2400
+# Candidate mixture weights of a codebook, selected on held-out windows.
+_WEIGHTS = tuple(k / 10 for k in range(11))
+# A codebook around the linear map takes at most this fraction of the weight of the networks. The networks are trained
+# further on the held-out windows, which improves them more than the map. With a limit of one half, the energy scores
+# were higher: by 13 % for bike rentals and by 3 % for the load of buildings.
+_LARGEST_OF_MAP = 0.2
 
 
 class Calibration(NamedTuple):
@@ -71,6 +85,45 @@ def choose_calibration(source: Source, coverage: float) -> Calibration | None:
     if len(places) * layout.n_channels < needed or n_left < len(source.places()) // 2:
         return None
     return Calibration(places, n_steps)
+
+
+def best_shares(drawn: Sequence[Tensor], truth: Tensor) -> tuple[float, ...]:
+    """Choose mixture weights of the networks and of the codebooks that give a low mean energy score.
+
+    The weight of the codebook around the linear map is chosen first and reduces the weight of the networks; then the
+    weight of the codebook around the naive forecast is chosen. In the opposite order, the naive forecast would displace
+    the better linear map.
+
+    Args:
+        drawn: Sampled paths [windows, n, values] of the networks, of the codebook around the linear map, and of the
+            codebook around the naive forecast.
+        truth: Target values [windows, values], NaN where missing.
+
+    Example:
+        >>> near, far = torch.zeros(9, 4, 2), torch.ones(9, 4, 2)
+        >>> best_shares([far, near, far], torch.zeros(9, 2)), best_shares([far, far, near], torch.zeros(9, 2))
+        ((0.8, 0.2, 0.0), (0.0, 0.0, 1.0))
+    """
+    known = (~truth.isnan()).unsqueeze(1)
+    paths, actual = [part * known for part in drawn], truth.nan_to_num().unsqueeze(1)
+    error = torch.stack([torch.cdist(part, actual).mean() for part in paths])
+    between = torch.stack([torch.stack([_mean_distance(one, other) for other in paths]) for one in paths])
+
+    def energy(candidate: tuple[float, ...]) -> float:
+        weights = torch.tensor(candidate, dtype=error.dtype)
+        return float(weights @ error - weights @ between @ weights / 2)
+
+    of_map = [weight for weight in _WEIGHTS if weight <= _LARGEST_OF_MAP]
+    networks, linear, _ = min(((1 - weight, weight, 0.0) for weight in of_map), key=energy)
+    return min(((networks * (1 - weight), linear * (1 - weight), weight) for weight in _WEIGHTS), key=energy)
+
+
+def _mean_distance(one: Tensor, other: Tensor) -> Tensor:
+    """Return the mean distance between draws; for one member, between different draws."""
+    if one is not other:
+        return torch.cdist(one, other).mean()
+    n = one.shape[1]
+    return torch.cdist(one, other).mean() * n / (n - 1)
 
 
 def best_spread(paths: Tensor, scales: Tensor, probabilities: Tensor, truth: Tensor) -> float:

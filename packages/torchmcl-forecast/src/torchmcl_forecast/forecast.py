@@ -14,7 +14,6 @@ from torchmcl.density import Mixture
 from torchmcl.errors import bad_value
 from torchmcl.postprocess import reduce
 from torchmcl_forecast.frames import Columns, Panel, read_panel, written_like
-from torchmcl_forecast.plots import draw_forecast
 from torchmcl_forecast.scenarios import settled
 from torchmcl_forecast.scores import distortion, path_scores, weighted_quantile_loss
 
@@ -28,6 +27,8 @@ _HALVINGS, _NARROW = 24, 1e-4
 _N_DRAWN, _FEWEST_DRAWN = 3200, 200
 # Maximum number of values sampled at a time, limited by memory.
 _NUMBERS = 8_000_000
+# Line widths in points: the minimum, and the additional width at probability 1.
+_THINNEST, _WIDER = 0.7, 5.0
 #: Default quantile levels, those of GIFT-Eval.
 LEVELS = tuple(round(0.1 * n, 1) for n in range(1, 10))
 
@@ -176,7 +177,7 @@ class Forecast:
         """
         if axis is None:
             axis = report.new_figure(8.0, 4.0).subplots()
-        draw_forecast(self, series, axis, n, n_past)
+        _draw(self, series, axis, n, n_past)
         return axis
 
     def sample(self, n: int = 100, random_state: int = 0) -> Any:
@@ -354,3 +355,43 @@ def tube_offsets(paths: Tensor, scales: Tensor, probabilities: Tensor, truth: Te
     low, middle, high = tube_parts(paths, scales, probabilities)
     offset = truth - middle
     return offset / torch.where(offset < 0, low, high)
+
+
+def _draw(forecast: Forecast, series: Any, axis: Any, n: int | None, n_past: int | None) -> None:
+    """Plot one series on a matplotlib axis; see `Forecast.plot`."""
+    panel, horizon = forecast.panel, forecast.horizon
+    place = _place(panel.names, series)
+    shown = panel.values[place, -(2 * horizon if n_past is None else n_past) or panel.values.shape[1] :]
+    before, ahead = (
+        np.asarray(panel.grid.shown(panel.grid.around(panel.ends[place], steps)))
+        for steps in (np.arange(1 - len(shown), 1), np.arange(1, horizon + 1))
+    )
+    group, channel = divmod(place, forecast.paths.shape[2])
+    axis.plot(before, shown, color=report.INK, linewidth=1.2, label="history")
+    if forecast.tube_level is not None:
+        low, high = (end[group, channel].numpy() for end in forecast.tube_ends())
+        label = f"tube of {report.percent(forecast.coverage)}"
+        axis.fill_between(ahead, low, high, color=report.GRAY, alpha=0.25, linewidth=0, label=label)
+    paths, probabilities = forecast.reduced(n)
+    for k, probability in enumerate(probabilities[group].tolist()):
+        axis.plot(
+            ahead,
+            paths[group, k, channel].numpy(),
+            color=report.PALETTE[k % len(report.PALETTE)],
+            linewidth=_THINNEST + _WIDER * probability,
+            alpha=0.85,
+            zorder=3 - k / len(probabilities[group]),  # the most probable future on top
+            label=f"future {k + 1}, {report.percent(probability)}",
+        )
+    axis.set_title(str(panel.names[place]), loc="left")
+
+
+def _place(names: Any, series: Any) -> int:
+    """Return the index of the series with a name; the first series by default."""
+    if series is None:
+        return 0
+    matches = np.flatnonzero(names == series)
+    if not len(matches):
+        rule = f"be one of {', '.join(map(repr, names[:5].tolist()))}{', ...' if len(names) > 5 else ''}"
+        raise ValueError(bad_value("Forecast.plot", "series", rule, repr(series)))
+    return int(matches[0])

@@ -12,22 +12,27 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from torchmcl import WTA, AutoAnnealing, io
+from torchmcl import WTA, AutoAnnealing, checks, io
 from torchmcl.annealing.model import check_rule_like
 from torchmcl.app.progress import Progress
 from torchmcl.errors import bad_value
 from torchmcl_forecast import calibrating
 from torchmcl_forecast.calibrating import Calibration
-from torchmcl_forecast.codebook import best_shares, new_codebooks
-from torchmcl_forecast.covariates import find_scaling, scaled, standardized
 from torchmcl_forecast.forecast import LEVELS, Forecast, drawn_paths, tube_offsets
-from torchmcl_forecast.frames import Columns, Panel, check_columns, in_order, read_future, read_panel
-from torchmcl_forecast.linear import Ridge
-from torchmcl_forecast.network import PathNetwork
-from torchmcl_forecast.parameters import check_parameters
+from torchmcl_forecast.frames import (
+    Columns,
+    Panel,
+    check_columns,
+    find_scaling,
+    in_order,
+    read_future,
+    read_panel,
+    scaled,
+    standardized,
+)
+from torchmcl_forecast.network import PathNetwork, Ridge, Training, new_codebooks, train
 from torchmcl_forecast.saving import FITTED, read_fitted, write_fitted
 from torchmcl_forecast.seasons import find_seasons
-from torchmcl_forecast.training import Training, train
 from torchmcl_forecast.windows import Source, Window, choose_layout
 
 __all__ = ["Forecaster"]
@@ -47,6 +52,16 @@ _N_WEIGHED, _N_DRAWN, _N_SPREAD = 600, 60, 300
 _UNMEASURED = (0.5, 0.0, 0.5)
 # Number of windows per forward pass.
 _AT_ONCE = 1024
+_COUNT, _OPEN_FRACTION = checks.Bounds(low=1, integer=True), checks.Bounds(0, 1, open_low=True, open_high=True)
+_BOUNDS = {
+    **dict.fromkeys(("n_futures", "n_hypotheses", "n_members", "batch_size", "context", "n_steps"), _COUNT),
+    **dict.fromkeys(("weight_decay", "crps"), checks.Bounds(low=0)),
+    "learning_rate": checks.Bounds(low=0, open_low=True),
+    "coverage": _OPEN_FRACTION,
+    "dropout": checks.Bounds(0, 1, open_high=True),
+    "random_state": checks.Bounds(low=0, integer=True),
+}
+_OPTIONAL = ("context", "n_steps", "seasons")
 
 
 class Forecaster(io.Shareable, BaseEstimator):
@@ -169,7 +184,7 @@ class Forecaster(io.Shareable, BaseEstimator):
             ValueError: For invalid parameters or frames, for irregular or duplicate times, and if all series are too
                 short for the horizon.
         """
-        check_parameters(self.get_params(deep=False), horizon)
+        _check_parameters(self.get_params(deep=False), horizon)
         check_rule_like("Forecaster", self.rule)
         check_columns("Forecaster", self._columns())
         panel = read_panel("Forecaster.fit", frame, self._columns(), aligned=self.joint)
@@ -347,7 +362,7 @@ class Forecaster(io.Shareable, BaseEstimator):
             paths, scales, probabilities = self._mixture(source, places)
             parts = ((paths - window.naive.unsqueeze(1)) / unit.unsqueeze(1), scales / unit.unsqueeze(1), probabilities)
             drawn.append(drawn_paths(*parts, _N_DRAWN, calibrating.path_correlation(*parts, truth)).flatten(2))
-        return best_shares(drawn, truth.flatten(1))
+        return calibrating.best_shares(drawn, truth.flatten(1))
 
     def _best_spread(self, source: Source, calibration: Calibration) -> float:
         """Return the factor on the scales, estimated on held-out windows."""
@@ -399,3 +414,30 @@ class Forecaster(io.Shareable, BaseEstimator):
             parts.append((paths * unit + naive, self.spread_ * scales * unit, probabilities))
         paths, scales, probabilities = (torch.cat(part) for part in zip(*parts, strict=True))
         return paths, scales, probabilities
+
+
+def _check_parameters(parameters: dict[str, Any], horizon: Any) -> None:
+    """Check the parameters of a forecaster and the horizon.
+
+    Raises:
+        TypeError: For a parameter of an invalid type.
+        ValueError: For an invalid value; the message names the parameter.
+    """
+    values = {name: value for name, value in parameters.items() if value is not None or name not in _OPTIONAL}
+    _COUNT("Forecaster", "horizon", horizon, "For example fit(frame, horizon=28).")
+    for name, bounds in _BOUNDS.items():
+        if name in values:
+            bounds("Forecaster", name, values[name])
+    most = values["n_hypotheses"] * values["n_members"]
+    if values["n_futures"] > most:
+        rule = f"be at most n_hypotheses * n_members = {most}"
+        raise ValueError(bad_value("Forecaster", "n_futures", rule, values["n_futures"], "Raise `n_hypotheses`."))
+    for name in ("known", "past"):
+        if not isinstance(values[name], list | tuple):
+            rule, advice = "be a list of column names", f"For example {name}=['price']."
+            raise TypeError(bad_value("Forecaster", name, rule, repr(values[name]), advice))
+    for name, least in (("hidden", 1), ("seasons", 2)):
+        sizes = values.get(name, ())
+        fits = isinstance(sizes, list | tuple) and all(type(size) is int and size >= least for size in sizes)
+        if not fits or (name == "hidden" and not sizes):
+            raise ValueError(bad_value("Forecaster", name, f"be a sequence of integers >= {least}", repr(sizes)))

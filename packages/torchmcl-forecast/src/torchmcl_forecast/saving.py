@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from torchmcl import io
-from torchmcl_forecast.codebook import Codebook
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
-from torchmcl_forecast.linear import LinearMap
-from torchmcl_forecast.network import PathNetwork
+from torchmcl_forecast.network import Codebook, LinearMap, PathNetwork
 from torchmcl_forecast.windows import Layout
 from torchmcl_tables.estimators.saving import estimator_codec
 

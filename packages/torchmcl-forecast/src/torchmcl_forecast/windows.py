@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl_forecast.covariates import padded_covariates, windows_of_covariates
-from torchmcl_forecast.frames import Panel
+from torchmcl_forecast.frames import Panel, padded_covariates, windows_of_covariates
 from torchmcl_forecast.seasons import calendar_features, filled
 
 __all__ = ["Layout", "Source", "Window", "choose_context", "choose_layout"]

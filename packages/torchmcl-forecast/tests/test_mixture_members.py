@@ -7,8 +7,8 @@ import torch
 from quick_sales import QUICK
 
 from torchmcl_forecast import Forecaster
-from torchmcl_forecast.codebook import Codebook, best_shares
-from torchmcl_forecast.linear import Ridge
+from torchmcl_forecast.calibrating import best_shares
+from torchmcl_forecast.network import Codebook, Ridge
 from torchmcl_forecast.windows import Layout, Window
 
 
