@@ -4,8 +4,18 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 from problems import three_branches
-from torchmcl.annealing import move_hypotheses, separate_hypotheses
+from torchmcl.annealing import (
+    AnnealingDriver,
+    AutoAnnealing,
+    Samples,
+    cost_scale,
+    move_hypotheses,
+    separate_hypotheses,
+)
+from torchmcl.annealing.auto import AutoDecision
+from torchmcl.annealing.model import OptimizerWeights
 
 
 def merged_network(apart=0.0):
@@ -57,6 +67,32 @@ def test_a_moved_hypothesis_takes_its_moments_along():
     moments = optimizer.state[model.head.linear.weight]["exp_avg"][:3]
     assert moments.isfinite().all()
     assert len({tuple(row) for row in moments.tolist()}) < 3, "one hypothesis has the moments of another"
+
+
+class MovesAlways(AutoAnnealing):
+    """Policy that requests moves after each epoch."""
+
+    def update(self, state, *arguments, **options):
+        no = torch.zeros_like(state["first"], dtype=torch.bool)
+        return AutoDecision(no, no.float(), ~no)
+
+
+@for_each("activation", [None, torch.tanh, torch.exp, lambda values: 100 * values.sigmoid()])
+def test_hypotheses_are_moved_only_where_biases_shift_the_outputs(activation):
+    model = mcl.MultiHypothesisMLP(1, 1, n_hypotheses=3, hidden=(), output_activation=activation)
+    batch = mcl.Batch(torch.zeros(300, 1), torch.tensor([10.0, 30.0, 50.0]).repeat(100).view(300, 1, 1))
+    model.head.linear.weight.data.zero_()
+    model.head.linear.bias.data[:3] = torch.tensor([20.0, 50.0, 50.1])
+    before = model.head.linear.bias.data.clone()
+    optimizer = torch.optim.Adam(model.parameters())
+    driver = AnnealingDriver(MovesAlways(), model)  # of loops and fleets
+    output = mcl.mcl_step(model, batch, mcl.WTA())
+    weights = OptimizerWeights(optimizer, model.head, None)
+    driver.end_epoch(cost_scale(output.matching), 5, 10, weights, lambda: Samples.of_step(output))
+    assert torch.equal(model.head.linear.bias.data, before) == (activation is not None)
+    if activation is not None:
+        with pytest.raises(ValueError, match="move_hypotheses: `model` must have no output activation"):
+            move_hypotheses(model, optimizer, output)
 
 
 def test_models_and_targets_that_do_not_fit_are_refused():

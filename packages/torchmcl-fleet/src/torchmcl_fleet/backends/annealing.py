@@ -59,7 +59,7 @@ class FleetAnnealing:
         #: State of the policies and initial weights; changed in place.
         self.state = self._driver.state | {"initial": models.flat.detach().clone()}
         self._weights = _StackedWeights(models, optimizer, self._driver.head, seeds.tolist(), self.state["initial"])
-        may_move = self._driver.head is not None and self._driver.n_hypotheses > 1
+        may_move = self._driver.may_move and self._driver.n_hypotheses > 1
         self._samples = self._sampled() if may_move else lambda: None
 
     def begin(self) -> None:

@@ -43,7 +43,7 @@ class AnnealingDriver:
         device: Device that stores the state.
 
     Attributes:
-        head: Name and module of the head. Without a head, cooling begins at once and no hypothesis is moved.
+        head: Name and module of the head. Without a head, cooling begins at once.
         state: State of the policy, one entry per model.
         n_hypotheses: Number of hypotheses of a model; set by the caller once it is known.
         n_coordinates: Number of coordinates of a hypothesis; set by the caller once it is known.
@@ -63,6 +63,11 @@ class AnnealingDriver:
         unknown = torch.full(() if n_models is None else (n_models,), torch.nan, device=device)
         has_zero = torch.ones_like(unknown, dtype=torch.bool)
         self.state = policy.init(CostScale(unknown, unknown, unknown, has_zero), 1.0)
+
+    @property
+    def may_move(self) -> bool:
+        """Whether hypotheses can be moved: with an output activation, biases do not shift the outputs."""
+        return self.head is not None and self.head[1].output_activation is None
 
     @property
     def n_move_rows(self) -> int:
@@ -123,5 +128,5 @@ class AnnealingDriver:
             return
         if some_separate:
             weights.separate(decision.separations.view(-1))
-        if some_move and (rows := samples()) is not None:
+        if some_move and self.may_move and (rows := samples()) is not None:
             weights.move(planned_moves(rows, decision.moves.view(-1)))

@@ -74,7 +74,7 @@ class ModelAnnealing:
         policy: Annealing policy.
         model: Model whose hypotheses are separated before the cooling and moved in the tail. Without a model, or with
             one that does not end in a `MultiHypothesisHead`, cooling begins with the first batch and no hypothesis is
-            moved.
+            moved. With an output activation, hypotheses are separated but not moved.
     """
 
     def __init__(self, policy: AutoAnnealing, model: nn.Module | None = None) -> None:
@@ -171,7 +171,7 @@ class ModelAnnealing:
         rate, decay, moves = torch.stack(
             [values.rate, values.weight_decay, moves.to(values.rate)]
         ).tolist()  # one transfer
-        self._collects = bool(moves) and self._driver.head is not None
+        self._collects = bool(moves) and self._driver.may_move
         for group in optimizer.param_groups:
             if "initial_lr" not in group:
                 group["initial_lr"] = float(group["lr"])
@@ -322,7 +322,7 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
     loss; see `torchmcl.annealing.moves`. Distances are squared Euclidean under every cost.
 
     Args:
-        model: Trained model that ends in a `MultiHypothesisHead`.
+        model: Trained model that ends in a `MultiHypothesisHead` without an output activation.
         optimizer: Optimizer of the model; the optimizer moments of a hypothesis move with it.
         output: Result of `mcl_step` on a batch of a few hundred samples, several for each hypothesis.
 
@@ -342,6 +342,9 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
         tensor([-1.,  1.,  5.])
     """
     head = _head("move_hypotheses", model)
+    if head.output_activation is not None:
+        rule, advice = "have no output activation", "Biases shift the outputs of the head only without one."
+        raise ValueError(bad_value("move_hypotheses", "model", rule, repr(head.output_activation), advice))
     samples = Samples.of_step(output)
     if samples is None:
         advice = "Hypotheses cannot be moved under this cost."
