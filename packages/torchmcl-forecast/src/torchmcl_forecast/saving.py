@@ -14,7 +14,7 @@ from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
 from torchmcl_forecast.network import Codebook, LinearMap, PathNetwork
 from torchmcl_forecast.windows import Layout
-from torchmcl_tables.estimators.saving import estimator_codec
+from torchmcl_tables.estimators.base import estimator_codec
 
 __all__ = ["FITTED", "read_fitted", "write_fitted"]
 

@@ -8,8 +8,7 @@ import torch
 
 from tables import QUICK
 from torchmcl_tables import DensityRegressor
-from torchmcl_tables.estimators.atoms import best_atoms, masses_above, pieces_of_atoms
-from torchmcl_tables.estimators.blend import AtomCalibrator
+from torchmcl_tables.estimators.blend import AtomCalibrator, best_atoms, masses_above, pieces_of_atoms
 from torchmcl_tables.estimators.calibration import reaching
 from torchmcl_tables.estimators.rows import Rows
 

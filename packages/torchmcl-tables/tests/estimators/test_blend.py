@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchmcl_tables.estimators.atoms import at_atoms, atoms_of
+from torchmcl_tables.estimators.blend import at_atoms, atoms_of
 from torchmcl_tables.estimators.kernels import Kernels, background, forest_kernels, informed, mixed
 from torchmcl_tables.estimators.weighing import blended, fitted_stretch, fitted_trim, fitted_widths, log_density
 

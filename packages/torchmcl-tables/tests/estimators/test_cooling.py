@@ -12,7 +12,7 @@ from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine
 from torchmcl_tables import DensityRegressor
-from torchmcl_tables.estimators.blending import cooled as cooled_networks
+from torchmcl_tables.estimators.density import cooled as cooled_networks
 from torchmcl_tables.estimators.training import Examples, Trainer
 
 

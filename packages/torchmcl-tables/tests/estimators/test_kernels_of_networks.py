@@ -7,8 +7,7 @@ import torch
 from torchmcl import MultiHypothesisMLP
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.estimators.kernels import Kernels, network_kernels, network_pass
-from torchmcl_tables.estimators.preprocessing import Encoder
-from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.rows import Encoder, Rows
 
 
 def table(n=50, seed=0, *, missing=False):

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tables import QUICK as USUAL
 from tables import forked
 from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
-from torchmcl_tables.estimators.preprocessing import Encoder
-from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.rows import Encoder, Rows
 
 # What is asked here is which inputs there are, not how well they were learnt.
 QUICK = {**USUAL, "n_epochs": 2, "n_restarts": 1}

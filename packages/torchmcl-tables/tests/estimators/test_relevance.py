@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from torchmcl_tables.estimators.blending import relevance_of
-from torchmcl_tables.estimators.preprocessing import Encoder
-from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.density import relevance_of
+from torchmcl_tables.estimators.rows import Encoder, Rows
 
 
 def rows(n, weights=None, missing=False):

@@ -7,7 +7,7 @@ import pytest
 
 from tables import QUICK, forked
 from torchmcl_tables import DensityRegressor
-from torchmcl_tables.estimators.preprocessing import Scaler
+from torchmcl_tables.estimators.rows import Scaler
 
 SOME = [(1.7e9, 10.0), (0.0, 1e-100)]
 OTHERS = [(-1e15, 1e4), (1.0, 1e-9), (0.0, 1e-12), (0.0, 1e30), (1e35, 1e30)]

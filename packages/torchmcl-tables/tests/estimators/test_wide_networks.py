@@ -9,7 +9,7 @@ import torch
 from tables import noisy
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.estimators.blend import width_of
-from torchmcl_tables.estimators.blending import _not_failed, still_learn
+from torchmcl_tables.estimators.density import _not_failed, still_learn
 from torchmcl_tables.estimators.training import Trained
 
 SMALL = {"hidden": (8,), "n_bins": 0, "n_restarts": 1, "random_state": 0}

@@ -27,7 +27,7 @@ def add_describe_command(commands: arguments.Commands) -> None:
 def _describe(options: argparse.Namespace) -> None:
     """Print the description without importing torch."""
     from torchmcl_tables.data import infer_schema, read_table
-    from torchmcl_tables.data.inference import check_rows
+    from torchmcl_tables.data.kinds import check_rows
     from torchmcl_tables.data.splits import description
 
     table = read_table(options.table)

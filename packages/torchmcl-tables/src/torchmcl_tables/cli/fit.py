@@ -188,7 +188,7 @@ def _checkpoint_of(out: Path) -> Path:
 def _plan(options: argparse.Namespace) -> FitPlan:
     """Check the options without importing torch, and read the table."""
     from torchmcl_tables.data import infer_schema, read_table
-    from torchmcl_tables.data.inference import check_rows
+    from torchmcl_tables.data.kinds import check_rows
     from torchmcl_tables.data.splits import choose_split
     from torchmcl_tables.data.table_files import EXAMPLE, EXAMPLE_TARGET, write_example
     from torchmcl_tables.saved_model import check_folder

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from torchmcl.errors import bad_value, number_text
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from torchmcl_tables.data.kinds import Kinds
-from torchmcl_tables.data.schema import TableSchema
-from torchmcl_tables.data.table import Table
+from torchmcl_tables.data.table import Table, TableSchema
 from torchmcl_tables.data.values import has_decimal_commas, moment_text, texts_of
 
 #: Methods of selecting test rows, the values of `--split`.
@@ -194,7 +193,7 @@ def description(table: Table, schema: TableSchema) -> str:
 
     Example:
         >>> import polars
-        >>> from torchmcl_tables.data.inference import infer_schema
+        >>> from torchmcl_tables.data.kinds import infer_schema
         >>> table = Table("t.csv", polars.DataFrame({"a": [1, 2, 5], "b": ["x", "y", None], "c": [7, 7, 7]}))
         >>> print(description(table, infer_schema(table, ["a"])))
         t.csv: 3 rows, 3 columns

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from torchmcl_fleet import FleetData, MixtureLogLoss, Validation
 from torchmcl_tables.estimators.predictive import outputs_of
-from torchmcl_tables.estimators.preprocessing import Encoder, check_numbers
-from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.rows import Encoder, Rows, check_numbers
 from torchmcl_tables.estimators.training import Examples
 
 # Candidate temperatures, and a prior towards 1 worth this many pseudo-observations.

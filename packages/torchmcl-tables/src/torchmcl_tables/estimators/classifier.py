@@ -18,6 +18,7 @@ from torchmcl.errors import bad_value
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, MixtureLogLoss, default_batch_size
 from torchmcl_tables.estimators import training
+from torchmcl_tables.estimators.base import SavedEstimator
 from torchmcl_tables.estimators.classes import (
     ClassMixture,
     dealt_folds,
@@ -26,10 +27,8 @@ from torchmcl_tables.estimators.classes import (
     log_probabilities,
     watched_folds,
 )
-from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder
 from torchmcl_tables.estimators.results import TopClasses
-from torchmcl_tables.estimators.rows import Rows, split_rows
-from torchmcl_tables.estimators.saving import SavedEstimator
+from torchmcl_tables.estimators.rows import MANY_ROWS, Encoder, Rows, split_rows
 from torchmcl_tables.estimators.tables import (
     checked_classes,
     checked_groups,

@@ -24,7 +24,7 @@ from torchmcl_tables.estimators.classes import ClassMixture, mixed_log_probabili
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.kernels import Kernels, background, network_kernels
 from torchmcl_tables.estimators.predictive import Predictive
-from torchmcl_tables.estimators.preprocessing import MOST_DEVIATIONS, Encoder
+from torchmcl_tables.estimators.rows import MOST_DEVIATIONS, Encoder
 from torchmcl_tables.estimators.tables import FrameColumns, Targets
 
 __all__ = ["export"]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeRegressor
 
 from torchmcl_fleet import native
-from torchmcl_tables.estimators.preprocessing import check_numbers
+from torchmcl_tables.estimators.rows import check_numbers
 
 #: Node of a tree: a row continues at `child`, or at the node after it if the column exceeds the threshold. A leaf is
 #: its own child, with an infinite threshold.

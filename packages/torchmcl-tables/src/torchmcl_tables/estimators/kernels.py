@@ -13,7 +13,7 @@ from torchmcl import MultiHypothesisMLP
 from torchmcl.density import Mixture
 from torchmcl_fleet import native, placement
 from torchmcl_fleet.native import compiled, line
-from torchmcl_tables.estimators.preprocessing import Encoder, filled
+from torchmcl_tables.estimators.rows import Encoder, filled
 
 
 class Places(NamedTuple):

@@ -14,9 +14,8 @@ from torchmcl import MultiHypothesisHead, Predictions, normalized_scores
 from torchmcl.density import Bandwidth, Mixture, best_points, fit_bandwidth
 from torchmcl.errors import bad_value
 from torchmcl_fleet import placement
-from torchmcl_tables.estimators.preprocessing import Encoder, check_numbers
 from torchmcl_tables.estimators.results import Hypotheses
-from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.rows import Encoder, Rows, check_numbers
 from torchmcl_tables.estimators.tables import Targets
 
 # Number of rows that suffice to fit the two parameters of a bandwidth.

@@ -14,11 +14,10 @@ from torchmcl.density import Bandwidth
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, build_modules, default_batch_size
 from torchmcl_tables.estimators import tables, training
+from torchmcl_tables.estimators.base import DensityEstimator, check_converged, first_split, held_out_fractions
 from torchmcl_tables.estimators.calibration import Calibrator, FittedDensity, supported_gaps
 from torchmcl_tables.estimators.predictive import Predictive
-from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder
-from torchmcl_tables.estimators.regression import DensityEstimator, check_converged, first_split, held_out_fractions
-from torchmcl_tables.estimators.rows import Rows, Split, fixed_borders, split_rows
+from torchmcl_tables.estimators.rows import MANY_ROWS, Encoder, Rows, Split, fixed_borders, split_rows
 from torchmcl_tables.estimators.training import as_given, check_parameters, searched, seed_of, trainer_of
 
 _WEIGHT_DECAY = 0.05

@@ -16,11 +16,9 @@ from torch import Tensor
 
 from torchmcl import optional
 from torchmcl.errors import bad_value
-from torchmcl_tables.data.inference import infer_schema
-from torchmcl_tables.data.schema import TableSchema
-from torchmcl_tables.data.table import Table, TableError, as_polars, is_data_frame, is_number, speaking_for
-from torchmcl_tables.estimators.preprocessing import Scaler
-from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.data.kinds import infer_schema
+from torchmcl_tables.data.table import Table, TableError, TableSchema, as_polars, is_data_frame, is_number, speaking_for
+from torchmcl_tables.estimators.rows import Rows, Scaler
 
 
 def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool, **options: Any) -> tuple[Any, ...]:

@@ -45,8 +45,7 @@ from torchmcl_fleet import (
     even_batch_size,
     hard_distortion,
 )
-from torchmcl_tables.estimators.preprocessing import Encoder
-from torchmcl_tables.estimators.rows import Rows, Split
+from torchmcl_tables.estimators.rows import Encoder, Rows, Split
 from torchmcl_tables.estimators.tables import Targets
 
 # Minimum number of epochs, for large tables, and maximum number of epochs, for small tables.

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from torchmcl.costs.likelihood import mean_distance
 from torchmcl.density import best_points
-from torchmcl_tables.estimators.atoms import at_atoms, best_atoms
-from torchmcl_tables.estimators.blend import Blend
+from torchmcl_tables.estimators.blend import Blend, at_atoms, best_atoms
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.kernels import Kernels, forest_kernels, informed
 from torchmcl_tables.estimators.rows import Rows

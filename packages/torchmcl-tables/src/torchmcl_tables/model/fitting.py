@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torchmcl import checks
 from torchmcl.errors import bad_value, number_text
 from torchmcl_tables.data import Table, TableSchema, infer_schema
-from torchmcl_tables.data.inference import MIN_ROWS, check_rows
+from torchmcl_tables.data.kinds import MIN_ROWS, check_rows
 from torchmcl_tables.data.splits import choose_split, times_of
 from torchmcl_tables.data.values import moment_text
 from torchmcl_tables.estimators import DensityRegressor, MCLClassifier, MCLRegressor

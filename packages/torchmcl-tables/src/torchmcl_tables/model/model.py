@@ -18,7 +18,7 @@ from torchmcl.app.progress import Progress
 from torchmcl_fleet import placement
 from torchmcl_tables.data import Table, TableSchema, Unfit
 from torchmcl_tables.estimators import DensityRegressor, MCLClassifier, MCLRegressor, PredictionIntervals
-from torchmcl_tables.estimators.saving import CODEC, from_state, to_state
+from torchmcl_tables.estimators.base import CODEC, from_state, to_state
 from torchmcl_tables.saved_model import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
 
 # Number of rows that are parsed at once, and of rows passed through the networks at once, which fit in the cache.
