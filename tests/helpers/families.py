@@ -1,6 +1,7 @@
 """The members of each family, with their oracles: what the contracts run over."""
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ import oracles
 import torchmcl as mcl
 from torchmcl import costs
 from torchmcl.costs import pairwise_token_cross_entropy
+from torchmcl.scoring import PresenceScores, QualityScores, ScoreObjective
 
 
 class RuleCase(NamedTuple):
@@ -51,6 +53,30 @@ ALL_RULE_CASES = RULE_CASES + TENSOR_CASES
 ALL_RULES = [case.rule for case in ALL_RULE_CASES]
 # EMD solves on the CPU and says so.
 DEVICE_RULES = [rule for rule in ALL_RULES if not isinstance(rule, mcl.EMD)]
+
+
+@dataclass(frozen=True)
+class SquaredScores(ScoreObjective):
+    """An objective of a user: probabilities are proportional to the squares of the logits."""
+
+    def sample_losses(self, score_logits, labels):
+        return -(labels * self.probabilities(score_logits).log()).sum(dim=-1)
+
+    def probabilities(self, score_logits):
+        return score_logits.square() / score_logits.square().sum(dim=-1, keepdim=True)
+
+    def logits(self, probabilities):
+        return probabilities.sqrt()
+
+
+SCORE_OBJECTIVES = [
+    mcl.SigmoidScores(),
+    mcl.SoftmaxScores(),
+    PresenceScores(mcl.PIT()),
+    QualityScores(),
+    QualityScores(temperature=2.0),
+    SquaredScores(),
+]
 
 
 class CostCase(NamedTuple):

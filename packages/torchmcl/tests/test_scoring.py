@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import oracles
 import torchmcl as mcl
+from families import SCORE_OBJECTIVES
 from grids import for_each
 from problems import score_labels
 
@@ -182,6 +183,15 @@ def test_scores_learn_the_mass_of_each_cell():
 
     optimizer.step(closure)
     torch.testing.assert_close(logits.detach().sigmoid(), labels.mean(0), rtol=0, atol=1e-3)
+
+
+@for_each("scores", SCORE_OBJECTIVES)
+@for_each("dtype", [torch.float32, torch.float64])
+def test_every_objective_reads_the_logits_that_it_writes(scores, dtype):
+    probabilities = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.7, 0.2, 0.1]], dtype=dtype)
+    logits = scores.logits(probabilities)
+    assert logits.isfinite().all()
+    torch.testing.assert_close(scores.probabilities(logits), probabilities)
 
 
 # ------------------------------------------------------------------ normalized_scores

@@ -127,6 +127,10 @@ class ScoreObjective(Value, ABC):
     def probabilities(self, score_logits: Tensor) -> Tensor:
         """Compute scores that sum to 1 over the hypotheses."""
 
+    @abstractmethod
+    def logits(self, probabilities: Tensor) -> Tensor:
+        """Compute finite score logits that `probabilities` reads as these probabilities, which sum to 1."""
+
 
 @dataclass(frozen=True)
 class SigmoidScores(ScoreObjective):
@@ -165,6 +169,11 @@ class SigmoidScores(ScoreObjective):
     def probabilities(self, score_logits: Tensor) -> Tensor:
         """Compute `normalized_scores`."""
         return normalized_scores(score_logits)
+
+    def logits(self, probabilities: Tensor) -> Tensor:
+        """Compute the logits whose sigmoids are the probabilities."""
+        complements = (1 - probabilities).clamp_min(torch.finfo(probabilities.dtype).eps)
+        return _finite_logs(probabilities) - complements.log()
 
 
 @dataclass(frozen=True)
@@ -210,6 +219,10 @@ class SoftmaxScores(ScoreObjective):
         check_tensor("SoftmaxScores", "score_logits", score_logits)
         return score_logits.to(torch.promote_types(score_logits.dtype, torch.float32)).softmax(dim=-1)
 
+    def logits(self, probabilities: Tensor) -> Tensor:
+        """Compute the log-probabilities."""
+        return _finite_logs(probabilities)
+
 
 @dataclass(frozen=True)
 class QualityScores(ScoreObjective):
@@ -250,6 +263,10 @@ class QualityScores(ScoreObjective):
         wide = score_logits.to(torch.promote_types(score_logits.dtype, torch.float32))
         return (wide / self.temperature).softmax(dim=-1)
 
+    def logits(self, probabilities: Tensor) -> Tensor:
+        """Compute the log-probabilities times the temperature."""
+        return self.temperature * _finite_logs(probabilities)
+
 
 def check_score_objective(owner: str, scores: object) -> None:
     """Check that `scores` is a score objective."""
@@ -274,6 +291,10 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
     check_tensor("normalized_scores", "score_logits", score_logits)
     score_logits = score_logits.to(torch.promote_types(score_logits.dtype, torch.float32))
     return logsigmoid(score_logits).softmax(dim=-1)
+
+
+def _finite_logs(probabilities: Tensor) -> Tensor:
+    return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 
 
 def _mean_over_targets(weights: Tensor, mask: Tensor | None) -> Tensor:

@@ -70,6 +70,11 @@ def test_calibration_agrees_with_the_oracle(n_bins):
     scores = predictions.score_logits.sigmoid().tolist()
     expected = oracles.score_calibration_error(scores, matching.cost.tolist(), mask.tolist(), n_bins)
     assert metrics.score_calibration_error(predictions, matching, n_bins).item() == pytest.approx(expected)
+    softmax = mcl.Predictions(predictions.hypotheses, mcl.SoftmaxScores().logits(predictions.score_logits.sigmoid()))
+    error = metrics.score_calibration_error(softmax, matching, n_bins, scores=mcl.SoftmaxScores())
+    scores = mcl.normalized_scores(predictions.score_logits).tolist()
+    expected = oracles.score_calibration_error(scores, matching.cost.tolist(), mask.tolist(), n_bins)
+    assert error.item() == pytest.approx(expected)
 
 
 # ------------------------------------------------------------------ functions of predictions

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from families import SCORE_OBJECTIVES
 from grids import for_each
 from torchmcl.postprocess import calibrate_scores
 from torchmcl.postprocess.calibration import score_error
@@ -39,6 +40,15 @@ def test_sigmoid_scores_stay_sigmoid_scores_in_their_order():
     calibrated = calibrate_scores(sigmoids, matching)(sigmoids)
     torch.testing.assert_close(calibrated.score_logits.sigmoid().sum(-1), torch.ones(400, dtype=torch.float64))
     assert torch.equal(calibrated.score_logits.argsort(-1), sigmoids.score_logits.argsort(-1))
+
+
+@for_each("scores", SCORE_OBJECTIVES)
+def test_calibrated_scores_are_read_by_the_same_objective(scores):
+    predictions, matching = overconfident(400)
+    calibration = calibrate_scores(predictions, matching, scores=scores)
+    expected = scores.probabilities(predictions.score_logits) ** (1 / calibration.temperature)
+    probabilities = scores.probabilities(calibration(predictions).score_logits)
+    torch.testing.assert_close(probabilities, expected / expected.sum(-1, keepdim=True))
 
 
 def test_padded_targets_do_not_count():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from families import SCORE_OBJECTIVES
 from grids import for_each
 from torchmcl.postprocess import expected_cost, greedy_medoids, reduce
 
@@ -155,12 +156,16 @@ def test_equal_hypotheses_and_hypotheses_without_weight_are_no_obstacle():
         torch.testing.assert_close(few.score_logits.sigmoid()[:, :2], torch.tensor([[0.75, 0.25]] * 2))
 
 
-def test_scores_are_read_and_returned_as_asked_for():
+@for_each("scores", SCORE_OBJECTIVES)
+def test_reduced_scores_are_read_by_the_same_objective(scores):
     given = problem(4, 9, 2)
-    few = reduce(given, 9, scores=mcl.SoftmaxScores())
-    torch.testing.assert_close(few.score_logits.exp().sum(dim=-1), torch.ones(4, dtype=torch.float64))
-    expected = given.score_logits.softmax(dim=-1).sort(dim=-1, descending=True).values
-    torch.testing.assert_close(few.score_logits.exp(), expected)
+    few = reduce(given, 9, scores=scores)
+    expected = scores.probabilities(given.score_logits).sort(dim=-1, descending=True).values
+    torch.testing.assert_close(scores.probabilities(few.score_logits), expected)
+
+
+def test_predictions_may_be_arrays():
+    given = problem(4, 9, 2)
     arrays = mcl.Predictions(given.hypotheses.numpy(), None)
     assert reduce(arrays, 2).hypotheses.shape == (4, 2, 2)
 

@@ -10,7 +10,7 @@ from torchmcl.errors import bad_value
 from torchmcl.metrics.inputs import Sums, events, masked_sums, metric
 from torchmcl.rules.transport import PIT
 from torchmcl.rules.winners import WTA
-from torchmcl.scoring import ScoreObjective
+from torchmcl.scoring import ScoreObjective, check_score_objective
 from torchmcl.types import Distributions, Matching, Predictions, check_predictions
 
 __all__ = [
@@ -116,13 +116,17 @@ def _calibration_error(bins: Sums) -> Tensor:
 
 
 @metric(_calibration_error)
-def score_calibration_error(predictions: Predictions, matching: Matching, n_bins: int = 10) -> Sums:
+def score_calibration_error(
+    predictions: Predictions, matching: Matching, n_bins: int = 10, *, scores: ScoreObjective | None = None
+) -> Sums:
     """Mean difference between scores and the frequency of winning, over bins of the score.
 
     Args:
         predictions: Predictions with score logits, [..., hypotheses].
         matching: Matching of the same predictions; the winner is the cheapest hypothesis.
         n_bins: Number of equal bins of [0, 1].
+        scores: Objective that the scores were trained with; the sigmoids of the logits by default, without
+            normalization.
 
     Raises:
         ValueError: If the predictions have no scores.
@@ -137,11 +141,15 @@ def score_calibration_error(predictions: Predictions, matching: Matching, n_bins
     check_positive_int(owner, "n_bins", n_bins)
     if predictions.score_logits is None:
         raise ValueError(bad_value(owner, "predictions", "have score logits", "none", "Use scores=True."))
-    scores = predictions.score_logits.detach().sigmoid().unsqueeze(-2).expand_as(matching.weights)
+    if scores is not None:
+        check_score_objective(owner, scores)
+    logits = predictions.score_logits.detach()
+    probabilities = logits.sigmoid() if scores is None else scores.probabilities(logits)
+    probabilities = probabilities.unsqueeze(-2).expand_as(matching.weights)
     wins = WTA()(matching.cost, matching.mask)
     counts = matching.mask.unsqueeze(-1).expand_as(wins).to(wins.dtype)
-    rows = torch.stack([counts, counts * scores, wins], dim=-1).reshape(-1, 3)
-    bins = (scores * n_bins).long().clamp(0, n_bins - 1).reshape(-1)
+    rows = torch.stack([counts, counts * probabilities, wins], dim=-1).reshape(-1, 3)
+    bins = (probabilities * n_bins).long().clamp(0, n_bins - 1).reshape(-1)
     return Sums(rows.new_zeros(n_bins, 3).index_add(0, bins, rows), matching.mask.sum())
 
 

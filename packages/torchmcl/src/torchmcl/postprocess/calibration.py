@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.errors import bad_value
-from torchmcl.postprocess.inputs import finite_tensor, logits_of, probabilities_of, warn_unless_sigmoid
+from torchmcl.postprocess.inputs import finite_tensor, probabilities_of, warn_unless_sigmoid
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Distributions, Matching, Predictions, check_predictions
@@ -44,10 +44,10 @@ class ScoreCalibration:
     n_targets: int
 
     def __call__(self, predictions: Predictions) -> Predictions:
-        """Return predictions with calibrated score logits of the same kind."""
+        """Return predictions with calibrated score logits for the same objective."""
         check_predictions("ScoreCalibration", "predictions", predictions)
         logs = _log_probabilities("ScoreCalibration", predictions, self.scores)
-        calibrated = logits_of((logs / self.temperature).softmax(dim=-1), self.scores)
+        calibrated = self.scores.logits((logs / self.temperature).softmax(dim=-1))
         assert predictions.score_logits is not None
         return predictions._replace(score_logits=calibrated.to(predictions.score_logits.dtype))
 

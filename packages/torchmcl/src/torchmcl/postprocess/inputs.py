@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmcl.checks import check_boolean, check_callable, check_sample_weights, check_shape, check_tensor
 from torchmcl.costs.declared import check_takes_mask, cost_declaration
 from torchmcl.errors import bad_value
-from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
+from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, check_predictions
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "WeightedHypotheses",
     "as_tensor",
     "finite_tensor",
-    "logits_of",
     "pair_cost",
     "probabilities_of",
     "real_targets",
@@ -153,19 +152,6 @@ def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: 
         rule = "have a finite logit in every row, and no infinite one"
         raise ValueError(bad_value(owner, "predictions.score_logits", rule, f"{logits[row].tolist()[:4]} in row {row}"))
     return probabilities
-
-
-def logits_of(probabilities: Tensor, scores: Scores) -> Tensor:
-    """Convert probabilities to finite score logits.
-
-    They are log-probabilities for `SoftmaxScores`. Otherwise their sigmoid is the probability, which is the default
-    interpretation of score logits.
-    """
-    smallest = torch.finfo(probabilities.dtype).tiny
-    logs = probabilities.clamp_min(smallest).log()
-    if isinstance(scores, SoftmaxScores):
-        return logs
-    return logs - (1 - probabilities).clamp_min(torch.finfo(probabilities.dtype).eps).log()
 
 
 def row_weights(owner: str, sample_weights: Any, n_rows: int) -> Tensor:

@@ -12,8 +12,8 @@ from torchmcl.costs.declared import NormFormula, cost_declaration
 from torchmcl.costs.distances import wide_dtype
 from torchmcl.dispatch import full_precision
 from torchmcl.errors import bad_value
-from torchmcl.postprocess.inputs import CostFn, Scores, finite_tensor, logits_of, pair_cost, weighted_hypotheses
-from torchmcl.scoring import SigmoidScores
+from torchmcl.postprocess.inputs import CostFn, Scores, finite_tensor, pair_cost, weighted_hypotheses
+from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, Predictions, check_predictions
 
 __all__ = ["expected_cost", "greedy_medoids", "reduce"]
@@ -52,8 +52,8 @@ def reduce(
 
     Returns:
         Predictions with hypotheses [rows, k, ...], the most likely first. The probability of each is the sum over the
-        hypotheses nearest to it. Score logits are of the same kind as those of `predictions`: log-probabilities for
-        `SoftmaxScores()`, otherwise for a sigmoid.
+        hypotheses nearest to it. Their score logits belong to the objective `scores`: log-probabilities for
+        `SoftmaxScores()`; for a sigmoid by default and if `scores` are probabilities.
 
     Raises:
         ValueError: If there are fewer than k hypotheses, or for NaN or probabilities that do not sum to 1.
@@ -88,8 +88,8 @@ def reduce(
             centers[-1] = _lloyd(candidates, centers[-1])
         masses.append(candidates.groups(candidates.cost(centers[-1])).sum(dim=-1))
     probabilities, order = torch.cat(masses).sort(dim=-1, descending=True, stable=True)
-    logits = logits_of(probabilities, SigmoidScores() if scores is None else scores)
-    return Predictions(_take(torch.cat(centers), order), logits)
+    objective = scores if isinstance(scores, ScoreObjective) else SigmoidScores()
+    return Predictions(_take(torch.cat(centers), order), objective.logits(probabilities))
 
 
 def expected_cost(
