@@ -158,6 +158,7 @@ BAD_CALLS = [
     ("mcl_step: `rule`", TypeError, lambda: step(rule=CONSTANT)),
     ("mcl_step: `score_weight`", ValueError, lambda: step(score_weight=-1.0)),
     ("mcl_step: `cost_fn`", TypeError, lambda: step(cost_fn=None)),
+    ("mcl_step: `targets`", TypeError, lambda: step(batch=BATCH._replace(targets=None))),
     ("mcl_step: `loss_fn`", TypeError, lambda: step(loss_fn="l1")),
     ("mcl_step: `loss_fn`", ValueError, lambda: step(loss_fn=lambda *, hypotheses, targets: 1.0)),
     ("mcl_step: `cost_fn`", ValueError, lambda: step(cost_fn=lambda *, hypotheses, targets: hypotheses.mean(-1))),

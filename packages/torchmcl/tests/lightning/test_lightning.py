@@ -60,6 +60,22 @@ def test_validation_is_hard_and_weighs_real_targets():
     assert logged["val_distortion"] == pytest.approx(mcl.metrics.distortion(output.matching).item(), rel=1e-5)
 
 
+def test_a_metric_of_masked_paths_weighs_paths_equally():
+    paths, mask = torch.randn(11, 4, 2), torch.rand(11, 4) < 0.7
+    mask[:, 0] = True
+    data = torch.utils.data.TensorDataset(torch.randn(11, 3), paths.masked_fill(~mask.unsqueeze(-1), math.nan), mask)
+
+    def min_fde(output):
+        targets, step_mask = output.batch.targets, output.batch.mask
+        return mcl.metrics.min_fde(hypotheses=output.predictions.hypotheses, targets=targets, mask=step_mask)
+
+    model = mcl.MultiHypothesisMLP(3, (4, 2), n_hypotheses=3)
+    module = MCLModule(model, mcl.WTA(), cost_fn=mcl.pairwise_ade, metrics={"fde": min_fde})
+    logged = trainer().validate(module, DataLoader(data, batch_size=4), verbose=False)[0]
+    expected = mcl.metrics.min_fde(hypotheses=model(data.tensors[0]).hypotheses, targets=paths, mask=mask)
+    assert logged["val_fde"] == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_score_labels_follow_their_rule():
     batch = next(iter(DataLoader(samples(), batch_size=24)))
     one_to_one = MCLModule(network(), mcl.WTA(), scores=mcl.SigmoidScores(mcl.PIT())).step(batch, mcl.WTA())

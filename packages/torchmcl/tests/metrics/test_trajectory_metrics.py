@@ -123,6 +123,8 @@ def test_contents_of_invalid_steps_are_ignored_and_agents_without_a_valid_step_l
         expected = function(**given)
         torch.testing.assert_close(function(**{**given, "hypotheses": hypotheses, "targets": targets}), expected)
         torch.testing.assert_close(function(**{name: value[kept] for name, value in given.items()}), expected)
+        one_target = {name: given[name].unsqueeze(1) for name in ("targets", "mask")}  # as in the batch of a StepOutput
+        torch.testing.assert_close(function(**{**given, **one_target}), expected)
         assert function(**{**given, "mask": torch.zeros_like(data["mask"])}).isnan()
         assert function(**{name: value[:0] for name, value in given.items()}).isnan()
     del data["scene"]

@@ -279,6 +279,8 @@ def with_targets_axis(
         ValueError: If the axis is missing and its position is ambiguous.
     """
     targets, mask, leading = batch.targets, batch.mask, hypotheses.shape[: -event_dims - 1]
+    if not isinstance(targets, Tensor):
+        check_tensor(owner, "targets", targets)
     known = axes_of_a_target(cost_fn, event_dims)
     ids = not targets.is_floating_point() and targets.dtype != torch.bool
     n_axes = event_dims - ids if known is None else known

@@ -1,7 +1,8 @@
 """Metrics of trajectories: several hypotheses for each agent, and one true trajectory.
 
 Papers compute quantities of the same name differently; `docs/sequences.rst` lists their conventions. An agent without
-a valid step is ignored, and without agents the result is NaN. NaN or infinity at a valid step is an error.
+a valid step is ignored, and without agents the result is NaN. NaN or infinity at a valid step is an error. Targets and
+masks may have an axis of one target, [batch, 1, steps, dim] and [batch, 1, steps], as in the batch of a `StepOutput`.
 """
 
 from typing import NamedTuple
@@ -352,6 +353,8 @@ def _paths(owner: str, hypotheses: Tensor, mask: Tensor | None) -> tuple[Tensor,
     if mask is None:
         mask = torch.ones(batch, n_steps, dtype=torch.bool, device=hypotheses.device)
     check_boolean(owner, "mask", mask)
+    if mask.ndim == 3 and mask.shape[1] == 1:
+        mask = mask.squeeze(1)
     check_shape(owner, "mask", mask, (batch, n_steps), "[batch, steps]")
     # An evaluation may wait for the device. NaN would count as no miss and as no collision.
     check_finite(owner, "hypotheses", hypotheses, mask[:, None, :, None], always=True)
@@ -364,6 +367,8 @@ def _errors(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None
     hypotheses, mask = _paths(owner, hypotheses, mask)
     batch, n_hypotheses, n_steps, dim = hypotheses.shape
     check_tensor(owner, "targets", targets)
+    if targets.ndim == 4 and targets.shape[1] == 1:
+        targets = targets.squeeze(1)
     check_shape(owner, "targets", targets, (batch, n_steps, dim), "[batch, steps, dim]")
     check_finite(owner, "targets", targets, mask.unsqueeze(-1), always=True)
     if scores is not None:
