@@ -1,5 +1,7 @@
 """Fleets whose models decide on their temperature themselves."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 
@@ -112,6 +114,17 @@ def test_an_answer_that_depends_on_the_input_is_learned_before_it_splits():
     torch.testing.assert_close(hypotheses, torch.tensor([1.3, 1.7]), atol=0.05, rtol=0)
 
 
+def test_a_rewind_restores_the_statistics_of_batch_norm():
+    def normalized():
+        parts = OrderedDict(norm=torch.nn.BatchNorm1d(1), head=mcl.MultiHypothesisHead(1, 1, 2))
+        return torch.nn.Sequential(parts)
+
+    fleet = Fleet(normalized, 2, rule=[mcl.WTA(), AutoAnnealing()])
+    inputs = torch.rand(30, 1)
+    fleet.fit(FleetData.shared(inputs, torch.stack([inputs, -inputs], dim=1), 2), 20, progress=False)
+    assert [int(model.norm.num_batches_tracked) for model in fleet.models] == [20, 19]  # the probe took one epoch
+
+
 def test_a_model_without_a_head_cools_at_once():
     class Plain(torch.nn.Module):
         def __init__(self):
@@ -122,8 +135,8 @@ def test_a_model_without_a_head_cools_at_once():
             return mcl.Predictions(self.layer(inputs).unsqueeze(-1))
 
     fleet = Fleet(Plain, 2, rule=AutoAnnealing())
-    temperatures = fleet.fit(
-        FleetData.shared(torch.rand(30, 2), torch.rand(30, 1, 1), 2), 40, progress=False
-    ).temperatures
+    data = FleetData.shared(torch.rand(30, 2), torch.rand(30, 1, 1), 2)
+    with pytest.warns(UserWarning, match="AutoAnnealing: `model` must end in one trained MultiHypothesisHead"):
+        temperatures = fleet.fit(data, 40, progress=False).temperatures
     assert (temperatures[:12].diff(dim=0) < 0).all()
     assert (temperatures[12:] == 0).all()

@@ -100,10 +100,12 @@ def test_models_and_targets_that_do_not_fit_are_refused():
     optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="separate_hypotheses: `model`"):
         separate_hypotheses(linear, optimizer)
+    with pytest.raises(ValueError, match="separate_hypotheses: `optimizer` must train parameters of `model`"):
+        separate_hypotheses(merged_network()[0], optimizer)
     model = mcl.MultiHypothesisMLP(1, 3, n_hypotheses=2, hidden=())
     batch = mcl.Batch(torch.zeros(4, 1), torch.zeros(4, 1, dtype=torch.long))
     output = mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.pairwise_cross_entropy)
     with pytest.raises(ValueError, match="move_hypotheses: `output`"):
-        move_hypotheses(model, optimizer, output)
+        move_hypotheses(model, torch.optim.SGD(model.parameters()), output)
     with pytest.raises(ValueError, match="separate_hypotheses: `factor`"):
         separate_hypotheses(model, optimizer, factor=0)

@@ -1,6 +1,8 @@
 """`RuleScheduler` in a plain loop: any rule, the decisions of the policy, and exact resumption."""
 
 import pickle
+import warnings
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -32,8 +34,8 @@ def loader():
 class Training:
     """A plain loop with a scheduler of rules, which notes what every epoch used."""
 
-    def __init__(self, rule=None, groups=None, device="cpu", **options):
-        self.model = network().to(device)
+    def __init__(self, rule=None, groups=None, device="cpu", make_model=network, **options):
+        self.model = make_model().to(device)
         groups = self.model.parameters() if groups is None else groups(self.model)
         self.optimizer = torch.optim.AdamW(groups, lr=0.02, weight_decay=0.0)
         rule = mcl.AutoAnnealing() if rule is None else rule
@@ -148,8 +150,18 @@ def test_groups_keep_the_ratio_of_their_rates_and_their_decay():
     assert decays[-1] == 0.05 < max(decays) <= 0.1  # more while cooling
 
 
-def test_a_probe_that_gains_nothing_is_undone():
-    training = Training()
+class Normalized(torch.nn.Sequential):
+    """Network with buffers."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        parts = {"norm": torch.nn.BatchNorm1d(1), "head": mcl.MultiHypothesisHead(1, 1, 2)}
+        super().__init__(OrderedDict(parts))
+
+
+@for_each("make_model", [network, Normalized])
+def test_a_probe_that_gains_nothing_is_undone(make_model):
+    training = Training(make_model=make_model)
     before = {name: value.clone() for name, value in training.model.state_dict().items()}
     training.train(1)  # the mean of both answers is 0, and explains nothing
     now = training.model.state_dict()
@@ -158,6 +170,7 @@ def test_a_probe_that_gains_nothing_is_undone():
     assert torch.equal(now["head.linear.weight"][0], now["head.linear.weight"][1])  # hypotheses differ by constants
     assert now["head.linear.bias"][0] != now["head.linear.bias"][1]
     assert all(not value.any() for state in training.optimizer.state.values() for value in state.values())
+    assert training.scheduler.events == ((1, "rewind"), (1, "separation"))
     training.train(1)
     assert not torch.equal(training.model.head.linear.weight, before["head.linear.weight"])
 
@@ -187,6 +200,7 @@ def test_a_hypothesis_that_wins_nothing_is_moved():
     far = [float(run.model(torch.tensor([[0.9]])).hypotheses.detach().abs().max()) for run in (training, with_model)]
     assert far[0] > 900
     assert far[1] < 2
+    assert {change for _, change in with_model.scheduler.events} == {"move"}
 
 
 def test_a_cost_without_a_zero_is_cooled_from_the_first_batch():
@@ -243,11 +257,12 @@ def test_nothing_waits_for_the_device_within_an_epoch():
 # ------------------------------------------------------------------ states
 
 
-@for_each("n_epochs", [1, 12])
-def test_an_interrupted_training_resumes_to_the_same_bits(n_epochs, tmp_path):
-    whole = Training(groups=two_groups).train(N_EPOCHS)
-    torch.save(Training(groups=two_groups).train(n_epochs).state(), tmp_path / "state.pt")
-    resumed = Training(groups=two_groups).load(torch.load(tmp_path / "state.pt", weights_only=True))
+@for_each("n_epochs, make_model", [(1, Normalized), (12, network)])
+def test_an_interrupted_training_resumes_to_the_same_bits(n_epochs, make_model, tmp_path):
+    options = {"groups": two_groups, "make_model": make_model}
+    whole = Training(**options).train(N_EPOCHS)
+    torch.save(Training(**options).train(n_epochs).state(), tmp_path / "state.pt")
+    resumed = Training(**options).load(torch.load(tmp_path / "state.pt", weights_only=True))
     resumed.train(N_EPOCHS - n_epochs)
     assert resumed.used == whole.used[n_epochs:]
     for part in (lambda run: run.model.state_dict(), lambda run: run.scheduler.state_dict()["annealing"]):
@@ -291,6 +306,40 @@ def test_bad_arguments_are_refused_in_words(arguments, error, words):
     options = dict(zip(("rule", "optimizer", "n_epochs"), arguments, strict=False))
     with pytest.raises(error, match=f"RuleScheduler: {words}"):
         mcl.RuleScheduler(**options)
+
+
+def test_wrong_uses_of_the_learning_rate_are_refused():
+    with pytest.raises(ValueError, match="`n_epochs` must be the length of the run, got 2"):
+        Training(n_epochs=2).train(3)
+    training = Training()
+    second = torch.optim.lr_scheduler.ExponentialLR(training.optimizer, 0.5)
+    training.optimizer.step()
+    second.step()
+    with pytest.raises(ValueError, match=r"only AutoAnnealing changes, got 0\.01 instead of 0\.02"):
+        training.train(1)
+    with pytest.raises(ValueError, match="RuleScheduler: `optimizer` must train parameters of `model`"):
+        Training(model=network())
+
+
+def test_a_model_without_a_head_is_said_once_unless_its_cost_has_no_zero():
+    def headless():
+        return torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Unflatten(-1, (2, 1)), Hypotheses())
+
+    with pytest.warns(UserWarning, match="AutoAnnealing: `model` must end in one trained") as caught:
+        training = Training(make_model=headless).train(3)
+    assert len(caught) == 1
+    assert training.scheduler.events == ()
+    training = Training(make_model=headless)
+    output = mcl.mcl_step(training.model, next(iter(training.loader)), mcl.WTA())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        training.scheduler.observe(output._replace(matching=mcl.assign(torch.randn(8, 1, 2) - 5, mcl.WTA())))
+        training.scheduler.step()
+
+
+class Hypotheses(torch.nn.Module):
+    def forward(self, values):
+        return mcl.Predictions(values)
 
 
 def test_the_length_of_an_automatic_training_must_be_known():

@@ -56,9 +56,10 @@ class FleetAnnealing:
         self._driver.n_coordinates = math.prod(event)
         self.every = max(1, n_epochs // _N_MEASUREMENTS)
         self._block: _Block | None = None
-        #: State of the policies and initial weights; changed in place.
-        self.state = self._driver.state | {"initial": models.flat.detach().clone()}
-        self._weights = _StackedWeights(models, optimizer, self._driver.head, seeds.tolist(), self.state["initial"])
+        #: State of the policies, initial weights and buffers; changed in place.
+        initial = {f"initial.{name}": value.detach().clone() for name, value in models.state.items()}
+        self.state = self._driver.state | initial
+        self._weights = _StackedWeights(models, optimizer, self._driver.head, seeds.tolist(), initial)
         may_move = self._driver.may_move and self._driver.n_hypotheses > 1
         self._samples = self._sampled() if may_move else lambda: None
 
@@ -70,9 +71,10 @@ class FleetAnnealing:
             annealing.CostScale(mean, best, spread, has_zero), self.n_epochs
         ).items():
             self.state[name].copy_(value)
+        self._driver.warn_without_head()
         if self._driver.head is not None:
             self._weights.separate(torch.where(self.chosen, self._driver.policy.first_separations(self.state), 0.0))
-        self.state["initial"].copy_(self._models.flat)
+        self.state["initial.flat"].copy_(self._models.flat)
 
     def is_due(self, epoch: int) -> bool:
         """Return whether the models may be measured after this epoch."""
@@ -186,7 +188,7 @@ class _StackedWeights:
         optimizer: Tensors of the optimizer state, [models, ...] each.
         head: Name and module of the head; None unless the models have exactly one head.
         seeds: Seeds of the models.
-        initial: Initial weights.
+        initial: Initial weights and buffers, "initial." and their name in the state of the models.
     """
 
     def __init__(
@@ -195,9 +197,9 @@ class _StackedWeights:
         optimizer: dict[str, Tensor],
         head: tuple[str, MultiHypothesisHead] | None,
         seeds: Sequence[int],
-        initial: Tensor,
+        initial: dict[str, Tensor],
     ) -> None:
-        self._flat, self._optimizer, self._initial = models.flat, optimizer, initial
+        self._state, self._optimizer, self._initial = models.state, optimizer, initial
         if head is None:
             return
         layer = f"{head[0]}.linear" if head[0] else "linear"
@@ -208,8 +210,9 @@ class _StackedWeights:
         self._constants = self._head.random_constants(seeds)
 
     def rewind(self, models: Tensor) -> None:
-        """Reset the selected models to their initial weights, with zero moments."""
-        replace_where(models, self._flat, self._initial)
+        """Reset the selected models to their initial weights and buffers, with zero moments."""
+        for name, value in self._state.items():
+            replace_where(models, value, self._initial[f"initial.{name}"])
         for value in self._optimizer.values():
             replace_where(models, value, torch.zeros_like(value))
 

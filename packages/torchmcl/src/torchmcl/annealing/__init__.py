@@ -1,7 +1,7 @@
 """Automatic annealing, and records of annealed training: phase transitions."""
 
 from torchmcl.annealing.auto import POLICY_CONSTANTS, AutoAnnealing, AutoValues
-from torchmcl.annealing.driver import AnnealingDriver, TrainedWeights
+from torchmcl.annealing.driver import AnnealingDriver, AnnealingEvent, TrainedWeights
 from torchmcl.annealing.model import RuleLike, move_hypotheses, separate_hypotheses
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples
 from torchmcl.annealing.records import (
@@ -17,6 +17,7 @@ from torchmcl.annealing.records import (
 __all__ = [
     "POLICY_CONSTANTS",
     "AnnealingDriver",
+    "AnnealingEvent",
     "AnnealingRecords",
     "AnnealingStatistics",
     "AutoAnnealing",

@@ -4,8 +4,9 @@ Loops and Lightning drive one model and measure its batches (`torchmcl.annealing
 measure them on their rows (`torchmcl_fleet.annealing`).
 """
 
+import warnings
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +14,34 @@ from torch import Tensor, nn
 from torchmcl.annealing.auto import AutoAnnealing, AutoDecision, AutoValues
 from torchmcl.annealing.moves import Moves, Samples, head_of, planned_moves
 from torchmcl.annealing.records import CostScale
+from torchmcl.errors import bad_value
 
-__all__ = ["AnnealingDriver", "TrainedWeights"]
+__all__ = ["CHANGES", "AnnealingDriver", "AnnealingEvent", "Change", "TrainedWeights"]
+
+Change = Literal["rewind", "separation", "move"]
+CHANGES: tuple[Change, ...] = ("rewind", "separation", "move")
 
 # Minimum number of samples for planning moves, in total and per hypothesis.
 _N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS = 512, 32
+
+
+class AnnealingEvent(NamedTuple):
+    """Change of a model by `AutoAnnealing`.
+
+    Attributes:
+        epoch: Number of epochs that had ended.
+        change: "rewind" to the initial weights, "separation" of the hypotheses, or "move" of hypotheses.
+    """
+
+    epoch: int
+    change: Change
 
 
 class TrainedWeights(Protocol):
     """Weights of the models in training, with their optimizer state."""
 
     def rewind(self, models: Tensor) -> None:
-        """Reset the selected models to their initial weights, with fresh optimizer moments."""
+        """Reset the selected models to their initial weights and buffers, with fresh optimizer moments."""
 
     def separate(self, factors: Tensor) -> None:
         """Set the hypotheses to their mean plus random constants, times the factor of each model; 0 for no change."""
@@ -59,6 +76,7 @@ class AnnealingDriver:
     ) -> None:
         self.policy = policy
         self.head = None if model is None else head_of(model)
+        self._lacks_head = model is not None and self.head is None
         self.n_hypotheses = self.n_coordinates = 1
         unknown = torch.full(() if n_models is None else (n_models,), torch.nan, device=device)
         has_zero = torch.ones_like(unknown, dtype=torch.bool)
@@ -73,6 +91,13 @@ class AnnealingDriver:
     def n_move_rows(self) -> int:
         """Number of samples for planning moves."""
         return max(_N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS * self.n_hypotheses)
+
+    def warn_without_head(self) -> None:
+        """Warn, once the first costs are known, if the policy would change a model that has no head."""
+        if self._lacks_head and bool((self.state["has_zero"] > 0).any()):
+            rule = "end in one trained MultiHypothesisHead"
+            advice = "Without it there is no hold, and no hypothesis is separated or moved."
+            warnings.warn(bad_value("AutoAnnealing", "model", rule, "a model without it", advice), stacklevel=3)
 
     def initial(self, measured: CostScale, n_epochs: float) -> dict[str, Tensor]:
         """Return the initial state, from the costs of untrained models."""
@@ -101,7 +126,7 @@ class AnnealingDriver:
         *,
         active: Tensor | None = None,
         trained: CostScale | None = None,
-    ) -> None:
+    ) -> list[Change]:
         """Update the policy with the costs after `epoch` epochs, and change the models if requested.
 
         Args:
@@ -112,6 +137,9 @@ class AnnealingDriver:
             samples: Function that returns the samples for planning moves, or None.
             active: Models that may be changed, [models]; all by default.
             trained: Costs of training rows, if `measured` are costs of held-out rows.
+
+        Returns:
+            Changes made to at least one model.
         """
         n_coordinates = self.n_coordinates
         decision = self.policy.update(
@@ -122,11 +150,18 @@ class AnnealingDriver:
             decision = AutoDecision(decision.rewinds & active, separations, decision.moves & active)
         flags = torch.stack([decision.rewinds.any(), (decision.separations != 0).any(), decision.moves.any()])
         some_rewind, some_separate, some_move = flags.tolist()  # one transfer
+        changes: list[Change] = []
         if some_rewind:
             weights.rewind(decision.rewinds)
+            changes.append("rewind")
         if self.head is None:
-            return
+            return changes
         if some_separate:
             weights.separate(decision.separations.view(-1))
+            changes.append("separation")
         if some_move and self.may_move and (rows := samples()) is not None:
-            weights.move(planned_moves(rows, decision.moves.view(-1)))
+            moves = planned_moves(rows, decision.moves.view(-1))
+            weights.move(moves)
+            if moves.n_moves:
+                changes.append("move")
+        return changes

@@ -1,7 +1,7 @@
 """Annealing of one model in a training loop: rules by step, `AutoAnnealing`, and changes of hypotheses."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.annealing.driver import AnnealingDriver
+from torchmcl.annealing.driver import CHANGES, AnnealingDriver, AnnealingEvent
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples, head_of, planned_moves
 from torchmcl.annealing.records import CostScale, cost_scale
 from torchmcl.checks import check_positive
@@ -23,6 +23,7 @@ __all__ = [
     "ModelAnnealing",
     "OptimizerWeights",
     "RuleLike",
+    "check_optimizer_of",
     "check_rule_like",
     "move_hypotheses",
     "rule_at",
@@ -45,6 +46,14 @@ def check_rule_like(owner: str, rule: Any) -> None:
     kinds = "be an assignment rule, a function step -> rule or AutoAnnealing()"
     advice = "For example annealed(AnnealedWTA, temperature=Linear(1.0, 0.0, 100))."
     raise TypeError(bad_value(owner, "rule", kinds, repr(rule), advice))
+
+
+def check_optimizer_of(owner: str, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Check that an optimizer has parameters of the model."""
+    if {id(parameter) for parameter in model.parameters()}.isdisjoint(map(id, _parameters(optimizer))):
+        advice = "Create it with `model.parameters()`."
+        got = f"an {type(optimizer).__name__} of other parameters"
+        raise ValueError(bad_value(owner, "optimizer", "train parameters of `model`", got, advice))
 
 
 def rule_at(rule: AssignmentRule | Callable[[float], AssignmentRule], step: float) -> AssignmentRule:
@@ -75,15 +84,21 @@ class ModelAnnealing:
         model: Model whose hypotheses are separated before the cooling and moved in the tail. Without a model, or with
             one that does not end in a `MultiHypothesisHead`, cooling begins with the first batch and no hypothesis is
             moved. With an output activation, hypotheses are separated but not moved.
+
+    Attributes:
+        events: Changes of the model so far.
     """
 
     def __init__(self, policy: AutoAnnealing, model: nn.Module | None = None) -> None:
         self._driver = AnnealingDriver(policy, model)
+        self._buffers = [] if model is None else list(model.buffers())
+        self.events: list[AnnealingEvent] = []
         # Sums over the batches of this epoch in all processes: mean, best and spread of the costs, number of batches,
         # and number of batches with costs below 0.
         self.sums = torch.zeros(5)
         self.has_observed = False
-        self._initial: list[Tensor] | None = None  # initial weights, while a rewind is possible
+        self._initial: list[Tensor] | None = None  # initial weights and buffers, while a rewind is possible
+        self._rates: list[float] = []  # learning rates of the current epoch
         self._collects = False  # whether hypotheses may be moved after this epoch
         self._collected: list[Samples] = []
 
@@ -121,10 +136,11 @@ class ModelAnnealing:
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """Store the initial weights, to which the model returns if the hold lowers the distortion too little."""
+        self._rates = []
         if self._driver.head is not None and not self.has_observed:
-            self._initial = [parameter.detach().clone() for parameter in _parameters(optimizer)]
+            self._initial = [tensor.detach().clone() for tensor in (*_parameters(optimizer), *self._buffers)]
 
-    def end_epoch(self, optimizer: torch.optim.Optimizer, epoch: float, n_epochs: float) -> None:
+    def end_epoch(self, optimizer: torch.optim.Optimizer, epoch: int, n_epochs: float) -> None:
         """Update the policy with the batches since the last call, and change the model if the policy requests it.
 
         Args:
@@ -133,6 +149,8 @@ class ModelAnnealing:
             n_epochs: Number of epochs of the whole training.
         """
         self._init_if_unknown(n_epochs)
+        if epoch == 1:
+            self._driver.warn_without_head()
         measured = self._measured()
         self.sums.zero_()
         collected, self._collected = self._collected, []
@@ -141,8 +159,9 @@ class ModelAnnealing:
             return Samples(*map(partial(torch.cat, dim=1), zip(*collected, strict=True))) if collected else None
 
         head = None if self._driver.head is None else self._driver.head[1]
-        weights = OptimizerWeights(optimizer, head, self._initial)
-        self._driver.end_epoch(measured, epoch, n_epochs, weights, samples)
+        weights = OptimizerWeights(optimizer, head, self._initial, self._buffers)
+        changes = self._driver.end_epoch(measured, epoch, n_epochs, weights, samples)
+        self.events += [AnnealingEvent(epoch, change) for change in changes]
         if self._initial is not None and float(self.state["begun"]) >= 0:
             self._initial = None
 
@@ -165,7 +184,16 @@ class ModelAnnealing:
             epoch: Epoch that follows, counted from 0.
             n_epochs: Number of epochs of the whole training.
             n_steps: Number of optimizer steps in the whole training. If given, long training runs have a lower rate.
+
+        Raises:
+            ValueError: If something else has changed a learning rate since the last call.
         """
+        for group, before in zip(optimizer.param_groups, self._rates, strict=False):
+            if float(group["lr"]) != before:
+                rule = "have learning rates that only AutoAnnealing changes"
+                advice = "Remove the other learning-rate scheduler."
+                got = f"{float(group['lr']):g} instead of {before:g}"
+                raise ValueError(bad_value("AutoAnnealing", "optimizer", rule, got, advice))
         values = self._driver.values(epoch, n_epochs, n_steps=n_steps)
         moves = self._driver.policy.moves(self.state, epoch + 1, n_epochs) & self.has_observed
         rate, decay, moves = torch.stack(
@@ -179,6 +207,7 @@ class ModelAnnealing:
             if group.get("decoupled_weight_decay"):  # AdamW; elsewhere its strength depends on the gradients
                 own = group.setdefault("initial_weight_decay", float(group["weight_decay"]))
                 group["weight_decay"] = max(own, decay) if own > 0 else own
+        self._rates = [float(group["lr"]) for group in optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state needed to resume, as tensors."""
@@ -188,6 +217,7 @@ class ModelAnnealing:
             **{name: value.clone() for name, value in self.state.items()},
             "sums": self.sums.clone(),
             "sizes": sizes,
+            "events": torch.tensor([(epoch, CHANGES.index(name)) for epoch, name in self.events]).view(-1, 2).long(),
             **initial,
         }
 
@@ -197,7 +227,7 @@ class ModelAnnealing:
         Raises:
             ValueError: If the keys of the state are wrong.
         """
-        expected = {*self.state, "sums", "sizes"}
+        expected = {*self.state, "sums", "sizes", "events"}
         initial = sorted(
             set(state) - expected,
             key=lambda name: int(name.removeprefix("initial.") or 0) if name.startswith("initial.") else -1,
@@ -211,6 +241,8 @@ class ModelAnnealing:
         self._driver.n_hypotheses, self._driver.n_coordinates, observed = sizes
         self.has_observed = bool(observed)
         self._initial = [torch.as_tensor(state[name]).clone() for name in initial] or None
+        self.events = [AnnealingEvent(epoch, CHANGES[i]) for epoch, i in torch.as_tensor(state["events"]).tolist()]
+        self._rates = []
 
     def to(self, device: torch.device) -> None:
         """Move the state to the device of the costs, if it is elsewhere."""
@@ -246,27 +278,31 @@ class OptimizerWeights:
     Args:
         optimizer: Optimizer of the model.
         head: Head of the model; None if it has no head.
-        initial: Initial weights; None if they are no longer needed.
+        initial: Initial weights and buffers; None if they are no longer needed.
+        buffers: Buffers of the model, such as the statistics of BatchNorm.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, head: MultiHypothesisHead | None, initial: list[Tensor] | None
+        self,
+        optimizer: torch.optim.Optimizer,
+        head: MultiHypothesisHead | None,
+        initial: list[Tensor] | None,
+        buffers: Sequence[Tensor] = (),
     ) -> None:
-        self._optimizer, self._head, self._initial = optimizer, head, initial
+        self._optimizer, self._head, self._initial, self._buffers = optimizer, head, initial, buffers
 
     @torch.no_grad()
     def rewind(self, models: Tensor) -> None:
-        """Reset the model to its initial weights and fresh optimizer moments; called only if the model is selected."""
+        """Reset the model to its initial weights and buffers, and the optimizer to fresh moments."""
         state = self._optimizer.state
-        for parameter, weight in zip(
-            _parameters(self._optimizer), self._initial or (), strict=self._initial is not None
-        ):
-            parameter.copy_(weight)
-            for name, value in state.get(parameter, {}).items():
+        tensors = [*_parameters(self._optimizer), *self._buffers]
+        for tensor, before in zip(tensors, self._initial or (), strict=self._initial is not None):
+            tensor.copy_(before)
+            for name, value in state.get(tensor, {}).items():
                 if isinstance(value, Tensor):
                     value.zero_()
                 elif isinstance(value, int | float):
-                    state[parameter][name] = 0
+                    state[tensor][name] = 0
 
     def separate(self, factors: Tensor) -> None:
         """Set the hypotheses to their mean plus random constants."""
@@ -341,7 +377,7 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
         >>> model.head.linear.bias.data[:3].sort().values
         tensor([-1.,  1.,  5.])
     """
-    head = _head("move_hypotheses", model)
+    head = _head("move_hypotheses", model, optimizer)
     if head.output_activation is not None:
         rule, advice = "have no output activation", "Biases shift the outputs of the head only without one."
         raise ValueError(bad_value("move_hypotheses", "model", rule, repr(head.output_activation), advice))
@@ -352,8 +388,7 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
         raise ValueError(f"move_hypotheses: {message} {advice}")
     moves = planned_moves(samples, torch.ones(1, dtype=torch.bool, device=samples.targets.device))
     OptimizerWeights(optimizer, head, None).move(moves)
-    places = torch.arange(head.n_hypotheses, device=moves.source.device)
-    return int((moves.source != places).sum())
+    return moves.n_moves
 
 
 def separate_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 1.4) -> None:
@@ -379,11 +414,12 @@ def separate_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, fact
         True
     """
     check_positive("separate_hypotheses", "factor", factor)
-    head = _head("separate_hypotheses", model)
+    head = _head("separate_hypotheses", model, optimizer)
     OptimizerWeights(optimizer, head, None).separate(torch.full((1,), float(factor), device=head.linear.weight.device))
 
 
-def _head(owner: str, model: nn.Module) -> MultiHypothesisHead:
+def _head(owner: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> MultiHypothesisHead:
+    check_optimizer_of(owner, optimizer, model)
     found = head_of(model)
     if found is None:
         rule, got = "have one MultiHypothesisHead with trained weights", type(model).__name__

@@ -93,6 +93,11 @@ class Moves(NamedTuple):
     source: Tensor
     shift: Tensor
 
+    @property
+    def n_moves(self) -> int:
+        """Number of hypotheses that move, in all models."""
+        return int((self.source != torch.arange(self.source.shape[-1], device=self.source.device)).sum())
+
 
 @torch.no_grad()
 def planned_moves(samples: Samples, allowed: Tensor) -> Moves:

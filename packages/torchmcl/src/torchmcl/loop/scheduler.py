@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.annealing.model import ModelAnnealing, RuleLike, check_rule_like, rule_at, rule_description
+from torchmcl.annealing.driver import AnnealingEvent
+from torchmcl.annealing.model import (
+    ModelAnnealing,
+    RuleLike,
+    check_optimizer_of,
+    check_rule_like,
+    rule_at,
+    rule_description,
+)
 from torchmcl.checks import check_positive_int
 from torchmcl.errors import bad_value
 from torchmcl.rules.winners import AssignmentRule
@@ -30,14 +38,14 @@ class RuleScheduler:
         optimizer: Optimizer whose learning rate `AutoAnnealing` sets; other rules do not need it.
         model: Model that is trained. `AutoAnnealing` holds, and moves hypotheses, if the model ends in a
             `MultiHypothesisHead`; without a model, cooling begins with the first batch.
-        n_epochs: Number of calls of `step`, required by `AutoAnnealing`. An epoch may be any part of a run; with 20 or
-            more, the policy can decide whether to hold.
+        n_epochs: Number of calls of `step`, required by `AutoAnnealing`. An epoch may be any part of a run; with ten
+            or more, the policy can decide whether to hold.
         n_optimizer_steps: Number of optimizer steps in the whole training. If given, `AutoAnnealing` also lowers the
             rate of a long training run, as in a fleet.
 
     Raises:
         TypeError: If `rule` has another type.
-        ValueError: If `AutoAnnealing` lacks `optimizer` or `n_epochs`.
+        ValueError: If `AutoAnnealing` lacks `optimizer` or `n_epochs`, or the optimizer trains another model.
 
     Example:
         >>> import torchmcl as mcl
@@ -78,6 +86,8 @@ class RuleScheduler:
                 name = "optimizer" if optimizer is None else "n_epochs"
                 advice = "For example RuleScheduler(AutoAnnealing(), optimizer, model=model, n_epochs=100)."
                 raise ValueError(f"RuleScheduler: `AutoAnnealing` requires `{name}`. {advice}")
+            if model is not None:
+                check_optimizer_of("RuleScheduler", optimizer, model)
             self._automatic = _Automatic(ModelAnnealing(rule, model), optimizer, n_epochs, n_optimizer_steps)
             self._automatic.annealing.begin(optimizer)
             self._automatic.set_rates(0)
@@ -90,9 +100,22 @@ class RuleScheduler:
         assert not isinstance(self._rule, AutoAnnealing)
         return rule_at(self._rule, self.n_steps)
 
+    @property
+    def events(self) -> tuple[AnnealingEvent, ...]:
+        """Changes of the model by `AutoAnnealing` so far: rewinds, separations and moves."""
+        return () if self._automatic is None else tuple(self._automatic.annealing.events)
+
     def observe(self, output: StepOutput) -> None:
-        """Pass a batch to `AutoAnnealing` after its training step; other rules ignore it."""
+        """Pass a batch to `AutoAnnealing` after its training step; other rules ignore it.
+
+        Raises:
+            ValueError: If `n_epochs` epochs have ended, after which `AutoAnnealing` leaves a learning rate of 0.
+        """
         if self._automatic is not None:
+            n_epochs = self._automatic.n_epochs
+            if self.n_steps >= n_epochs:
+                advice = "The learning rate is 0 after it."
+                raise ValueError(bad_value("RuleScheduler", "n_epochs", "be the length of the run", n_epochs, advice))
             self._automatic.annealing.observe(output, self.n_steps, self._automatic.n_epochs)
 
     def step(self) -> None:
