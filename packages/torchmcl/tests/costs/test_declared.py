@@ -118,6 +118,27 @@ def test_a_loss_of_one_pair_is_pointed_to_pairwise():
     assert mcl.mcl_step(model, (x, x), mcl.WTA(), cost_fn=mcl.Pairwise(angle)).loss.isfinite()
 
 
+@for_each("event", [(2,), (4, 2)])
+@for_each("place", ["cost_fn", "loss_fn"])
+def test_a_cost_that_broadcasts_events_is_refused(event, place):
+    def own_mean(*, hypotheses, targets):
+        n = len(event)
+        return (hypotheses.unsqueeze(-n - 2) - targets.unsqueeze(-n - 1)).square().flatten(-n).mean(-1)
+
+    lifted = mcl.Pairwise(lambda h, t: (h - t).square().mean(), len(event), len(event))
+    model, x = mcl.MultiHypothesisMLP(1, event, 2), torch.rand(6, 1)
+    for cost_fn in (lifted, declare_cost(event_dims=len(event))(own_mean)):
+        costs = {"cost_fn": own_mean, place: cost_fn}
+        mcl.mcl_step(model, (x, torch.rand(6, 3, *event)), mcl.WTA(), **costs)
+        for one in range(len(event)):
+            narrow = [1 if axis == one else size for axis, size in enumerate(event)]
+            with pytest.raises(ValueError, match="`targets` must end with the shape of one hypothesis"):
+                mcl.mcl_step(model, (x, torch.rand(6, 3, *narrow)), mcl.WTA(), **costs)
+    scaled = mcl.Pairwise(lambda h, t: (h[0] - t).square() / h[1].exp() + h[1], target_dims=0)
+    if event == (2,):
+        assert mcl.mcl_step(model, (x, torch.rand(6, 3)), mcl.WTA(), cost_fn=scaled).loss.isfinite()
+
+
 def test_a_declared_cost_gets_the_axis_of_a_single_target():
     model = mcl.MultiHypothesisMLP(2, 3, 4)
     inputs, targets = torch.randn(6, 2), torch.randn(6, 3)

@@ -369,6 +369,9 @@ def call_cost(
         rule, advice = "take `hypotheses` and `targets` by keyword", "Wrap a loss of one pair in torchmcl.Pairwise."
         raise TypeError(bad_value(owner, argument, rule, _name(cost_fn), advice)) from error
     n_leading = hypotheses.ndim - event_dims - 1
+    event = hypotheses.shape[n_leading + 1 :]
+    if targets.shape[n_leading + 1 :] != event and axes_of_a_target(cost_fn, event_dims) == event_dims:
+        _check_not_broadcast(owner, targets, event)
     shape = (*targets.shape[: n_leading + 1], hypotheses.shape[n_leading])
     if targets.shape[:n_leading] != hypotheses.shape[:n_leading]:
         shape = _shape_of_pairs(owner, hypotheses, targets, event_dims)
@@ -384,6 +387,15 @@ def call_cost(
             advice += " Paths need a cost of sequences, pairwise_sq_ade for example."
         raise ValueError(bad_value(owner, argument, rule, f"{got} from {_name(cost_fn)}", advice))
     return cost
+
+
+def _check_not_broadcast(owner: str, targets: Tensor, event: Sequence[int]) -> None:
+    """Check that targets and hypotheses of different shapes have not been broadcast within a cost."""
+    sizes = targets.shape[-len(event) :]
+    if event and all(t == h or 1 in (t, h) for t, h in zip(sizes, event, strict=True)):
+        rule = f"end with the shape of one hypothesis, {tuple(event)}"
+        advice = "If such targets are intended, declare their number of axes: target_dims=0 for single numbers."
+        raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape), advice))
 
 
 def _shape_of_pairs(owner: str, hypotheses: Tensor, targets: Tensor, event_dims: int) -> tuple[int, ...]:
