@@ -106,6 +106,43 @@ def test_scenes_share_their_winners_in_both_ways(rule):
         compared(model, batch._replace(scene=torch.tensor([4, 4, 1, 9, 9, 1])), rule, two_pass)
 
 
+@for_each("way", WAYS)
+@for_each("n_rows", [0, ROWS])
+@for_each("constant", ["scale", "score_logits", "a hypothesis"])
+def test_outputs_without_gradients_are_constants(way, n_rows, constant):
+    model, batch = problem()
+    batch = mcl.Batch(batch.inputs[:n_rows], batch.targets[:n_rows])
+
+    def detached(inputs, numbers):
+        output = model(inputs, numbers)
+        if constant == "a hypothesis":
+            if n_rows and (numbers == 2).all():
+                return mcl.Distributions(*(field.detach() for field in output))
+            return output
+        return output._replace(**{constant: getattr(output, constant).detach()})
+
+    def one_by_one(inputs):
+        parts = [detached(inputs, hypothesis_numbers(n_rows, K)[:, k : k + 1]) for k in range(K)]
+        return mcl.Distributions(*(torch.cat(fields, dim=1) for fields in zip(*parts, strict=True)))
+
+    way = {} if constant == "a hypothesis" else way  # hypothesis 2 is alone in its chunk
+    options = {"loss_fn": mcl.pairwise_gaussian_nll}
+    outputs = [
+        mcl.mcl_step(m, batch, mcl.AnnealedWTA(0.5), **options) for m in (one_by_one, TwoPass(detached, K, **way))
+    ]
+    expected, found = (gradients(model, output.loss) for output in outputs)
+    for name, gradient in found.items():
+        torch.testing.assert_close(torch.zeros_like(expected[name]) if gradient is None else gradient, expected[name])
+
+
+def test_inputs_changed_in_place_are_an_error():
+    model, batch = problem()
+    output = mcl.mcl_step(TwoPass(model, K), batch, mcl.WTA())
+    batch.inputs.zero_()  # a loader that reuses its buffer
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.loss.backward()
+
+
 class Counting(nn.Module):
     """Counts the calls with a graph, and the rows of each."""
 
@@ -221,21 +258,23 @@ def test_a_compiled_model_gives_the_same_gradients():
 
 
 def test_running_statistics_are_updated_once():
-    norm = nn.BatchNorm1d(2)
-
-    def one(inputs, numbers):
-        return mcl.Predictions(norm(inputs).unsqueeze(1))
-
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.norm = norm
-            self.forward = one
+            self.norm = nn.BatchNorm1d(2)
+
+        def forward(self, inputs, numbers):
+            return mcl.Predictions(self.norm(inputs).unsqueeze(1))
 
     batch = mcl.Batch(torch.randn(8, 2), torch.randn(8, 2))
-    mcl.mcl_step(TwoPass(Model(), 2), batch, mcl.AnnealedWTA(1.0)).loss.backward()
-    assert int(norm.num_batches_tracked) == 2  # one call per hypothesis
-    assert norm.weight.grad.abs().max() > 0
+    for name in ("__call__", "forward"):
+        model = Model()
+        function = getattr(model, name)
+        mcl.mcl_step(TwoPass(function, 2), batch, mcl.AnnealedWTA(1.0)).loss.backward()
+        assert int(model.norm.num_batches_tracked) == 2  # one call per hypothesis
+        assert model.norm.weight.grad.abs().max() > 0
+        with pytest.raises(ValueError, match=r"`independent_rows` must be False .* got BatchNorm1d"):
+            TwoPass(function, 2, independent_rows=True)(batch.inputs)
 
 
 @for_each(

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm  # the only common base classes in torch
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 from torch.utils.checkpoint import get_device_states, set_device_states
 
@@ -44,7 +46,8 @@ class TwoPass(nn.Module):
     chunk. Inputs that require gradients receive them, so that an encoder in front of the model runs only once.
 
     Score logits of the model have nonzero gradients everywhere, so that no chunk is skipped; with `scorer` they depend
-    on the inputs only. Batch normalization normalizes each chunk separately and updates its running statistics once.
+    on the inputs only. Batch normalization normalizes each chunk separately and updates its running statistics once if
+    `model` is a module or a method of one; both passes update the statistics of modules that another function calls.
 
     Args:
         model: Function of inputs and latents [batch, chunk, ...], which returns `Predictions` or `Distributions` with
@@ -61,6 +64,7 @@ class TwoPass(nn.Module):
 
     Raises:
         TypeError: If the model does not return predictions.
+        ValueError: For `independent_rows` with a module that makes rows depend on each other or on random numbers.
 
     Example:
         >>> import torchmcl as mcl
@@ -105,6 +109,9 @@ class TwoPass(nn.Module):
         latents = self.latents(len(first), n_hypotheses or self.n_hypotheses, first.device)
         calls, predictions = self._first_pass(inputs, latents)
         if torch.is_grad_enabled():
+            if self.independent_rows and (mixed := [m for m in _modules(self.model) if m.training and _mixes_rows(m)]):
+                rule, advice = "be False for models with dropout or batch normalization", "Or call `.eval()` on these."
+                raise ValueError(bad_value("TwoPass", "independent_rows", rule, repr(mixed[0]), advice))
             fields = _tensors(predictions)
             replay = _SecondPass(self.model, calls, _autocast(first.device), self.independent_rows)
             leaves, structure = tree_flatten((inputs, latents))
@@ -164,9 +171,7 @@ class _SecondPass:
 
     def __call__(self, inputs: Any, latents: Tensor, gradients: dict[str, Tensor]) -> None:
         """Differentiate all chunks, or all (row, hypothesis) pairs, that have a gradient."""
-        needed = torch.stack([each.reshape(*latents.shape[:2], -1).any(dim=-1) for each in gradients.values()]).any(
-            dim=0
-        )
+        needed = torch.stack([each.unsqueeze(-1).flatten(2).any(dim=-1) for each in gradients.values()]).any(dim=0)
         chunks = (self._pairs if self.independent_rows else self._chunks)(inputs, latents, gradients, needed)
         with _kept_buffers(self.model):
             for number, chunk in enumerate(chunks):
@@ -174,7 +179,9 @@ class _SecondPass:
                 with reduced, chunk.random_state:
                     with torch.enable_grad(), self.autocast():
                         result = _tensors(self.model(chunk.inputs, chunk.latents))
-                    torch.autograd.backward(list(result.values()), [chunk.gradients[name] for name in result])
+                    # Constant scales, detached scores and frozen hypotheses have no graph.
+                    trained = {name: value for name, value in result.items() if value.requires_grad}
+                    torch.autograd.backward(list(trained.values()), [chunk.gradients[name] for name in trained])
 
     def _chunks(self, inputs: Any, latents: Tensor, gradients: dict[str, Tensor], needed: Tensor) -> list[_Chunk]:
         """Return the chunks of the first pass in which any prediction has a gradient."""
@@ -196,7 +203,7 @@ class _SecondPass:
     def _pairs(self, inputs: Any, latents: Tensor, gradients: dict[str, Tensor], needed: Tensor) -> list[_Chunk]:
         """Return the pairs with a gradient, in chunks."""
         rows, hypotheses = needed.nonzero(as_tuple=True)
-        size = len(latents) * (self.calls[0].hypotheses.stop - self.calls[0].hypotheses.start)
+        size = max(len(latents), 1) * (self.calls[0].hypotheses.stop - self.calls[0].hypotheses.start)
         n_chunks = torch.tensor(-(-len(rows) // size), device=latents.device)
         if _is_parallel(self.model):
             n_chunks.clamp_(min=1)
@@ -222,7 +229,9 @@ class _Replayed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, replay: _SecondPass, structure: Any, fields: Any, anchor: Tensor, *leaves: Any) -> Any:
-        ctx.replay, ctx.structure, ctx.names, ctx.leaves = replay, structure, tuple(fields), leaves
+        ctx.replay, ctx.structure, ctx.names = replay, structure, tuple(fields)
+        ctx.constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        ctx.save_for_backward(*(leaf if isinstance(leaf, Tensor) else None for leaf in leaves))
         return tuple(fields.values())
 
     @staticmethod
@@ -230,7 +239,8 @@ class _Replayed(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         needs = ctx.needs_input_grad[4:]
         leaves = [
-            leaf.detach().requires_grad_() if need else leaf for leaf, need in zip(ctx.leaves, needs, strict=True)
+            constant if saved is None else saved.detach().requires_grad_(need)
+            for saved, constant, need in zip(ctx.saved_tensors, ctx.constants, needs, strict=True)
         ]
         with torch.enable_grad():  # slices of leaves are part of the graph
             inputs, latents = tree_unflatten(leaves, ctx.structure)
@@ -252,6 +262,16 @@ def _checked(predictions: Any, shape: tuple[int, int]) -> Predictions | Distribu
             rule = f"return `{name}` of shape [batch, chunk, ...], {shape} here"
             raise ValueError(bad_value("TwoPass", "model", rule, tuple(value.shape)))
     return predictions
+
+
+def _modules(model: Any) -> list[nn.Module]:
+    """Return the modules of a module or of a method of one; those of another function are unknown."""
+    model = getattr(model, "__self__", model)
+    return list(model.modules()) if isinstance(model, nn.Module) else []
+
+
+def _mixes_rows(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm) or (isinstance(module, _DropoutNd) and module.p > 0)
 
 
 def _rows_of(inputs: Any, n_rows: int, rows: Tensor) -> Any:
@@ -295,7 +315,7 @@ def _without_reduction(model: Any) -> Iterator[None]:
 @contextmanager
 def _kept_buffers(model: Any) -> Iterator[None]:
     """Undo changes to buffers: running statistics have already been updated by the first pass."""
-    buffers = list(model.buffers()) if isinstance(model, nn.Module) and model.training else []
+    buffers = [buffer for part in _modules(model) if part.training for buffer in part.buffers(recurse=False)]
     values = [buffer.clone() for buffer in buffers]
     try:
         yield
