@@ -87,13 +87,21 @@ def test_value_checks_read_tensor_parameters(make, words):
         make()
 
 
-@for_each("ids, bad", [([[0, 3]], "3"), ([[-100, 1]], "-100")])
-def test_value_checks_read_class_ids(ids, bad):
-    with (
-        debug_checks(),
-        pytest.raises(ValueError, match=f"pairwise_cross_entropy: `targets` must lie between 0 and 2, got {bad}"),
-    ):
-        mcl.pairwise_cross_entropy(hypotheses=torch.rand(1, 4, 3), targets=torch.tensor(ids))
+CLASS_COSTS = {
+    mcl.pairwise_cross_entropy: ((4, 3), ()),
+    mcl.costs.pairwise_token_cross_entropy: ((4, 5, 3), (5,)),
+    mcl.costs.pairwise_pixel_cross_entropy: ((4, 3, 5, 5), (5, 5)),
+}
+
+
+@for_each("bad", [3, -100, 255])
+@for_each("fn, shapes", CLASS_COSTS.items())
+def test_value_checks_read_class_ids(fn, shapes, bad):
+    ids = torch.ones(2, *shapes[1], dtype=torch.long)
+    ids[1] = bad
+    words = f"{fn.__name__}: `targets` must lie between 0 and 2, got {bad} at index"
+    with debug_checks(), pytest.raises(ValueError, match=words):
+        fn(hypotheses=torch.rand(*shapes[0]), targets=ids)
 
 
 def test_value_checks_accept_good_values():

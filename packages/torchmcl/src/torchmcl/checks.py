@@ -30,6 +30,7 @@ __all__ = [
     "check_boolean",
     "check_callable",
     "check_choice",
+    "check_class_ids",
     "check_cost",
     "check_event_pair",
     "check_finite",
@@ -312,6 +313,15 @@ def available_device(owner: str, value: Any) -> torch.device:
         advice = f"This machine has {n_devices} CUDA devices." if n_devices else "This machine has no CUDA device."
         raise ValueError(bad_value(owner, "device", "be available", repr(value), advice))
     return device
+
+
+def check_class_ids(owner: str, ids: Tensor, n_classes: int) -> None:
+    """Check that targets are integers, and inside `debug_checks` that they are ids of classes."""
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        rule = "contain integer class ids"
+        raise TypeError(bad_value(owner, "targets", rule, ids.dtype, "Convert them first: targets.long()."))
+    if debug_checks_enabled():
+        _raise_at_first(owner, "targets", ids, (ids < 0) | (ids >= n_classes), f"lie between 0 and {n_classes - 1}", "")
 
 
 def check_callable(owner: str, argument: str, value: Any, example: str) -> None:

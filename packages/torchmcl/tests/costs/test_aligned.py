@@ -9,7 +9,7 @@ import torch
 import oracles
 import torchmcl as mcl
 from grids import for_each
-from torchmcl.costs import pairwise_geodesic, pairwise_rmsd, rotation_matrices
+from torchmcl.costs import pairwise_geodesic, pairwise_rmsd, pairwise_sq_angle, rotation_matrices
 
 
 def some_rotations(n):
@@ -25,6 +25,23 @@ def test_the_three_forms_of_a_rotation_agree():
     cost = pairwise_geodesic(hypotheses=matrices, targets=six, event_dims=2)
     assert cost.shape == (6, 6)
     assert cost.diagonal().abs().max() < 1e-6
+
+
+@for_each("dtype", [torch.float32, torch.float64])
+@for_each("size", [1e-6, 1.0, 1e20])
+def test_six_numbers_are_a_rotation_unless_their_columns_are_parallel(dtype, size):
+    torch.manual_seed(0)
+    eps = torch.finfo(dtype).eps
+    first, other = torch.randn(2, 50, 3, dtype=dtype)
+    for apart in (0.0, 0.1 * eps, eps, 30 * eps, 1e3 * eps, 1.0):
+        six = (size * torch.cat([first, -2 * first + apart * other], dim=-1)).requires_grad_()
+        matrices = rotation_matrices(six)
+        of_zeros = (matrices == 0).all(dim=-1).all(dim=-1)
+        assert not of_zeros.any() if apart > 100 * eps else (of_zeros.all() if apart == 0 else True)
+        products = torch.eye(3, dtype=dtype).expand(50, 3, 3)[~of_zeros]
+        torch.testing.assert_close((matrices.mT @ matrices)[~of_zeros], products, atol=50 * eps, rtol=0)
+        matrices.sum().backward()
+        assert six.grad.isfinite().all()
 
 
 def test_the_angle_of_a_turn_is_exact_down_to_tiny_ones():
@@ -44,6 +61,11 @@ def test_joints_are_averaged_in_a_step():
     torch.testing.assert_close(step.matching.cost, sum(each) / 5)
 
 
+def test_equal_angles_cost_nothing_however_large():
+    angles = torch.full((1, 3), 1e30)
+    assert pairwise_sq_angle(hypotheses=angles, targets=angles).item() == 0
+
+
 @for_each("scaled", [False, True])
 @for_each("dim", [2, 3])
 def test_rmsd_ignores_motions_and_agrees_with_the_oracle_with_a_mask(scaled, dim):
@@ -55,8 +77,9 @@ def test_rmsd_ignores_motions_and_agrees_with_the_oracle_with_a_mask(scaled, dim
         torch.testing.assert_close(cost[b, i, k], oracles.rmsd(h[b, k], t[b, i], mask[b, i], scaled))
     turn = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64)).Q
     turn[:, 0] *= torch.linalg.det(turn).sign()
-    moved = (1.7 if scaled else 1.0) * h @ turn + 4
-    torch.testing.assert_close(pairwise_rmsd(hypotheses=moved, targets=t, mask=mask, scaled=scaled), cost)
+    for factor in (1e-6, 1.7, 1e8) if scaled else (1.0,):
+        moved = factor * (h @ turn + 4)
+        torch.testing.assert_close(pairwise_rmsd(hypotheses=moved, targets=t, mask=mask, scaled=scaled), cost)
 
 
 def test_a_mirrored_shape_is_another_unless_it_may_be():

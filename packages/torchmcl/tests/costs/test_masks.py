@@ -28,6 +28,16 @@ def test_masked_pixels_do_not_count_and_may_be_nan(fn, oracle):
         torch.testing.assert_close(cost[b, i, k], oracle(h[b, k], t[b, i], mask[b, i]))
 
 
+@for_each(
+    "fn", [*PIXEL_COSTS, mcl.pairwise_dice, *(functools.partial(costs.pairwise_focal, gamma=g) for g in (0, 0.5))]
+)
+@for_each("dtype", [torch.float32, torch.float64])
+def test_gradients_of_certain_pixels_are_finite(fn, dtype):
+    logits = torch.tensor([[[-1e4, -120.0, 0.0, 120.0, 1e4]]], dtype=dtype, requires_grad=True)
+    fn(hypotheses=logits, targets=torch.tensor([[[0.0, 1, 0, 1, 0]]], dtype=dtype)).sum().backward()
+    assert logits.grad.isfinite().all()
+
+
 def test_no_cost_of_masks_makes_a_tensor_of_pairs_and_pixels_even_in_half_precision():
     h, t = torch.randn(1, 16, 32, 32, dtype=torch.bfloat16, requires_grad=True), torch.rand(1, 16, 32, 32).bfloat16()
     seen = []

@@ -11,8 +11,8 @@ import torchmcl as mcl
 from grids import for_each
 from problems import score_labels
 from torchmcl.checks import debug_checks
+from torchmcl.costs import FullNormal, pairwise_token_cross_entropy
 from torchmcl.costs import chunked as sequences
-from torchmcl.costs import pairwise_token_cross_entropy
 from torchmcl.rules import SceneWinners
 from torchmcl.scoring import PresenceScores
 from torchmcl.types import collate_batches
@@ -115,6 +115,27 @@ def test_per_step_divides_by_the_real_steps():
     whole = mcl.pairwise_laplace_nll(mask=mask, **options)
     mean = mcl.pairwise_laplace_nll(mask=mask, per_step=True, **options)
     torch.testing.assert_close(mean * mask.sum(-1, keepdim=True).clamp_min(1), whole)
+
+
+@for_each("event", [(2,), (4, 2), (4, 5, 2)])
+@for_each("per_step", [False, True])
+def test_a_full_mask_changes_no_likelihood(event, per_step):
+    torch.manual_seed(0)
+    hypotheses, targets = torch.randn(2, 3, *event), torch.randn(2, 1, *event)
+    options = {"hypotheses": hypotheses, "targets": targets, "event_dims": len(event), "per_step": per_step}
+    normal = mcl.pairwise_gaussian_nll(**options, scale=torch.ones_like(hypotheses))
+    scales = {
+        mcl.pairwise_gaussian_nll: torch.ones_like(hypotheses),
+        mcl.pairwise_laplace_nll: torch.ones_like(hypotheses),
+        FullNormal(): torch.eye(2).expand(*hypotheses.shape, 2),
+    }
+    for cost_fn, scale in scales.items():
+        cost = cost_fn(**options, scale=scale)
+        for n_axes in range(1, len(event) + 1):
+            if n_axes == 1 < len(event) or not isinstance(cost_fn, FullNormal):
+                mask = torch.ones(2, 1, *event[:n_axes], dtype=torch.bool)
+                torch.testing.assert_close(cost_fn(**options, scale=scale, mask=mask), cost)
+    torch.testing.assert_close(cost, normal)  # unit covariances
 
 
 # ------------------------------------------------------------------ the step
@@ -328,7 +349,12 @@ BAD = {
     "floating ids": (
         pairwise_token_cross_entropy,
         {"hypotheses": torch.zeros(2, 3, 4), "targets": torch.zeros(1, 3).bool()},
-        "integer token ids",
+        "integer class ids",
+    ),
+    "fractional ids": (
+        pairwise_token_cross_entropy,
+        {"hypotheses": torch.zeros(2, 3, 4), "targets": torch.full((1, 3), 0.5)},
+        "integer class ids",
     ),
     "smooth": (mcl.pairwise_dice, STEPS | {"smooth": 0.0}, "`smooth`"),
 }

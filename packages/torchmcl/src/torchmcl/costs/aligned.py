@@ -50,13 +50,14 @@ def pairwise_rmsd(
         moments = _moments(hypotheses, targets) if mask is None else _masked_moments(hypotheses, targets, mask)
         own, energy, products = moments
         overlap = _largest_overlap(products, reflected)
+    size = energy if scaled else energy + own
     if scaled:
         flat = own <= 0
         square = energy - (overlap.square() / own.masked_fill(flat, 1)).masked_fill(flat, 0)
     else:
         square = energy + own - 2 * overlap
     # Rounding leaves a residual of this size at a perfect match; its root would have an enormous gradient.
-    hit = square <= 16 * torch.finfo(wide).eps * (energy + own)
+    hit = square <= 16 * torch.finfo(wide).eps * size
     root = (square.masked_fill(hit, 1) / n_real).sqrt()
     return root.masked_fill(hit, 0).to(dtype)
 

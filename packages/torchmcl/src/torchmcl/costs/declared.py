@@ -507,6 +507,22 @@ def step_weights(mask: Tensor | None, shape: torch.Size, like: Tensor) -> Tensor
     return mask.to(like.dtype) / mask.sum(dim=-1, keepdim=True).clamp_min(1)
 
 
+def n_valid_steps(mask: Tensor | None, targets: Tensor, event_dims: int) -> Tensor | int:
+    """Return the number of steps with a valid coordinate, at least 1, [..., targets, 1]; a vector is one step.
+
+    Args:
+        mask: Valid steps or coordinates, [..., targets, *steps], or None.
+        targets: Targets, [..., targets, *event].
+        event_dims: Number of axes of one target.
+    """
+    if event_dims == 1:
+        return 1
+    first = targets.ndim - event_dims
+    if mask is None:
+        return max(targets.shape[first], 1)
+    return mask.unsqueeze(-1).flatten(first + 1).any(dim=-1).sum(dim=-1, keepdim=True).clamp_min(1)
+
+
 def flattened(formula: Callable[..., Tensor], *tensors: tuple[Tensor | None, int]) -> Tensor:
     """Evaluate a formula on tensors whose leading axes are merged into one.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
 from torchmcl.checks import check_tensor
-from torchmcl.costs.declared import CostDeclaration, aligned_events
+from torchmcl.costs.declared import CostDeclaration, aligned_events, n_valid_steps
 from torchmcl.costs.distances import wide_dtype
 from torchmcl.dispatch import broadcast_shapes, without_autocast
 from torchmcl.errors import bad_value
@@ -89,6 +89,7 @@ class HypothesisFamily(ABC):
         scale_axes = len(self.scale_shape(hypotheses.shape[-1]))
         scale = scale.to(hypotheses.dtype).expand(*hypotheses.shape[:-1], *scale.shape[scale.ndim - scale_axes :])
         steps = hypotheses.shape[-event_dims:-1]
+        n_steps = n_valid_steps(mask, targets, event_dims) if per_step else 1
         hypotheses, targets = (_one_axis_of_steps(x, event_dims, 1) for x in (hypotheses, targets))
         scale = _one_axis_of_steps(scale, event_dims, scale_axes)
         columns = targets.movedim(-3, -1).unsqueeze(-4)  # [..., 1, steps, dim, targets]
@@ -97,10 +98,9 @@ class HypothesisFamily(ABC):
                 -1, -3
             )  # [..., targets, hypotheses, steps]
         if mask is None:
-            return nll.sum(dim=-1) / (max(steps.numel(), 1) if per_step else 1)
+            return nll.sum(dim=-1) / n_steps
         real = mask.view(*mask.shape, *[1] * (len(steps) - 1)).expand(*mask.shape, *steps[1:]).flatten(mask.ndim - 1)
-        cost = (nll * real.unsqueeze(-2)).sum(dim=-1)
-        return cost / real.sum(dim=-1, keepdim=True).clamp_min(1) if per_step else cost
+        return (nll * real.unsqueeze(-2)).sum(dim=-1) / n_steps
 
     def _checked(self, owner: str, scale: Tensor, hypotheses: Tensor) -> Tensor:
         """Return the scale with all axes of the hypotheses."""

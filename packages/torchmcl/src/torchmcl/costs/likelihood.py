@@ -19,6 +19,7 @@ from torchmcl.costs.declared import (
     cost_declaration,
     declare_cost,
     flattened,
+    n_valid_steps,
     needs,
 )
 from torchmcl.dispatch import broadcast_shapes, debug_checks_enabled, without_autocast
@@ -171,18 +172,14 @@ def _nll(
     scale = scale.expand(hypotheses.shape)
     hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims)
     scale = scale.to(hypotheses.dtype).expand(hypotheses.shape)
-    n_steps = hypotheses.shape[-event_dims] if event_dims > 1 else 1
+    n_steps = n_valid_steps(mask, targets, event_dims) if per_step else 1
     # Events as rows of coordinates: the sum over steps and coordinates is one.
     real = None
     if mask is not None:
         real = mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)).expand(targets.shape).flatten(-event_dims)
     hypotheses, targets, scale = (part.flatten(-event_dims) for part in (hypotheses, targets, scale))
     cost = flattened(functools.partial(summed_nll, family), (hypotheses, 2), (targets, 2), (scale, 2), (real, 2))
-    if not per_step:
-        return cost
-    return cost / (
-        max(n_steps, 1) if mask is None else mask.flatten(targets.ndim - 1).sum(-1, keepdim=True).clamp_min(1)
-    )
+    return cost / n_steps if per_step else cost
 
 
 def _check_scale(owner: str, scale: Tensor, hypotheses: Tensor) -> None:

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from torchmcl.checks import check_fraction, check_non_negative, check_positive
+from torchmcl.checks import check_class_ids, check_fraction, check_non_negative, check_positive
 from torchmcl.costs.declared import aligned_events, declare_cost
 from torchmcl.costs.distances import inner_products, wide_dtype, wide_products
 from torchmcl.dispatch import is_plain_eager, may_work_in_place, without_autocast
-from torchmcl.errors import bad_value
 
 __all__ = [
     "CROSS_ENTROPY",
@@ -306,9 +305,9 @@ def pairwise_focal(
     check_fraction("pairwise_focal", "alpha", alpha)
     check_non_negative("pairwise_focal", "gamma", gamma)
     pixels = _pixels("pairwise_focal", hypotheses, targets, mask, event_dims)
-    inside, outside = pixels.logits.sigmoid(), (-pixels.logits).sigmoid()
-    if_inside = alpha * outside.pow(gamma) * softplus(-pixels.logits)
-    if_outside = (1 - alpha) * inside.pow(gamma) * softplus(pixels.logits)
+    inside, outside = softplus(-pixels.logits), softplus(pixels.logits)  # negative logarithms of the probabilities
+    if_inside = alpha * (-gamma * outside).exp() * inside
+    if_outside = (1 - alpha) * (-gamma * inside).exp() * outside
     return pixels.mean(if_outside, if_inside - if_outside)
 
 
@@ -318,7 +317,8 @@ def pairwise_pixel_cross_entropy(*, hypotheses: Tensor, targets: Tensor, mask: T
 
     Args:
         hypotheses: Logits, [..., hypotheses, classes, height, width].
-        targets: Class ids, [..., targets, height, width]; masked pixels are ignored.
+        targets: Class ids, [..., targets, height, width]; masked pixels are ignored. A pixel with another id costs 0,
+            and is an error inside `debug_checks`.
         mask: Valid pixels, [..., targets, height, width]; None if all are valid.
 
     Returns:
@@ -342,8 +342,7 @@ def _classes(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | Non
     if isinstance(hypotheses, Tensor) and hypotheses.ndim >= 4:
         hypotheses = hypotheses.movedim(-3, -1)
     logits, ids, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=3, ids=True)
-    if ids.is_floating_point() or ids.dtype == torch.bool:
-        raise TypeError(bad_value(owner, "targets", "contain integer class ids", ids.dtype, "Convert them: .long()."))
+    check_class_ids(owner, ids, logits.shape[-1])
     every = torch.arange(logits.shape[-1], device=ids.device)
     classes = (ids.flatten(-2).unsqueeze(-1) == every).to(logits.dtype)
     if mask is None:

@@ -7,11 +7,15 @@ from torch import Tensor
 
 from torchmcl.checks import check_leading_axes, check_positive, check_tensor
 from torchmcl.costs.declared import aligned_pair, declare_cost
-from torchmcl.costs.distances import SILENCE
 from torchmcl.costs.vector import pairwise_sq_euclidean
 from torchmcl.errors import bad_value
 
 __all__ = ["pairwise_geodesic", "pairwise_sq_angle", "rotation_matrices", "wrap_angle"]
+
+# Length below which a vector has no direction: gradients would overflow float32.
+_SHORTEST = 1e-15
+# Rounding errors up to which the difference of two directions counts as 0.
+_N_ROUNDING = 8
 
 
 @declare_cost(event_dims=1)
@@ -32,7 +36,7 @@ def pairwise_sq_angle(*, hypotheses: Tensor, targets: Tensor, period: float = 2 
     """
     check_positive("pairwise_sq_angle", "period", period)
     hypotheses, targets = aligned_pair("pairwise_sq_angle", hypotheses, targets)
-    cost = hypotheses.new_zeros(()) * (hypotheses.sum(dim=-1).unsqueeze(-2) * targets.sum(dim=-1).unsqueeze(-1))
+    cost = hypotheses[..., :0].sum(dim=-1).unsqueeze(-2) + targets[..., :0].sum(dim=-1).unsqueeze(-1)
     for h, t in zip(hypotheses.unbind(dim=-1), targets.unbind(dim=-1), strict=True):
         cost = cost + wrap_angle(h.unsqueeze(-2) - t.unsqueeze(-1), period).square()
     return cost
@@ -51,7 +55,8 @@ def wrap_angle(difference: Tensor, period: float = 2 * math.pi) -> Tensor:
 def rotation_matrices(values: Tensor) -> Tensor:
     """Return rotation matrices [..., 3, 3] from one of three representations, recognized by the last axis.
 
-    Vectors too short for a direction (below 1e-15) give a matrix of zeros, at a nonzero angle to every rotation.
+    Vectors too short for a direction (below 1e-15) and parallel columns give a matrix of zeros, at a nonzero angle to
+    every rotation.
 
     Args:
         values: First two columns before their orthonormalization, [..., 6]; quaternions (w, x, y, z) of any length,
@@ -77,7 +82,11 @@ def rotation_matrices(values: Tensor) -> Tensor:
         return values
     if values.shape[-1] == 6:
         first = _direction(values[..., :3])
-        second = _direction(values[..., 3:] - (first * values[..., 3:]).sum(dim=-1, keepdim=True) * first)
+        other = _direction(values[..., 3:])
+        rest = _without(first, other)
+        parallel = rest.abs().amax(dim=-1, keepdim=True) <= _N_ROUNDING * torch.finfo(rest.dtype).eps
+        second = _direction(_without(first, _direction(rest))).masked_fill(parallel, 0)  # twice, for exact right angles
+        first = first.masked_fill(parallel, 0)
         return torch.stack([first, second, torch.linalg.cross(first, second)], dim=-1)
     w, x, y, z = _direction(values).unbind(dim=-1)
     rows = [
@@ -144,6 +153,12 @@ def _axes(values: Tensor) -> int | None:
 
 def _direction(values: Tensor) -> Tensor:
     """Return vectors [..., n] divided by their length; 0 for vectors that are too short."""
-    energy = values.square().sum(dim=-1, keepdim=True)
-    faint = energy <= SILENCE
-    return (values / energy.masked_fill(faint, 1).sqrt()).masked_fill(faint, 0)
+    size = values.detach().abs().amax(dim=-1, keepdim=True)
+    faint = size <= _SHORTEST
+    values = (values / size.masked_fill(faint, 1)).masked_fill(faint, 1)  # the squares of large entries would overflow
+    return (values / values.square().sum(dim=-1, keepdim=True).sqrt()).masked_fill(faint, 0)
+
+
+def _without(direction: Tensor, values: Tensor) -> Tensor:
+    """Return vectors [..., n] less their component along a direction of length 1."""
+    return values - (direction * values).sum(dim=-1, keepdim=True) * direction

@@ -5,7 +5,7 @@ import functools
 import torch
 from torch import Tensor
 
-from torchmcl.checks import check_choice
+from torchmcl.checks import check_choice, check_class_ids
 from torchmcl.costs.chunked import weighted_distances
 from torchmcl.costs.declared import (
     MEAN,
@@ -17,7 +17,6 @@ from torchmcl.costs.declared import (
     flattened,
     step_weights,
 )
-from torchmcl.errors import bad_value
 
 __all__ = [
     "pairwise_ade",
@@ -130,8 +129,7 @@ def pairwise_token_cross_entropy(
     owner = "pairwise_token_cross_entropy"
     check_choice(owner, "reduction", reduction, ("mean", "sum"))
     logits, ids, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=2, ids=True)
-    if ids.dtype == torch.bool:
-        raise TypeError(bad_value(owner, "targets", "contain integer token ids", ids.dtype, "Convert them: .long()."))
+    check_class_ids(owner, ids, logits.shape[-1])
     # Steps first and tokens before hypotheses: `gather` then needs no [..., targets, hypotheses, steps, tokens].
     log_probs = logits.log_softmax(dim=-1).movedim(-2, -3).mT  # [..., steps, tokens, hypotheses]
     picks = ids.long().mT.unsqueeze(-1).expand(*ids.mT.shape, logits.shape[-3])  # [..., steps, targets, hypotheses]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchmcl.checks import check_leading_axes, check_positive, check_tensor
+from torchmcl.checks import check_class_ids, check_leading_axes, check_positive, check_tensor
 from torchmcl.costs.declared import MEAN, MEDIAN, NormFormula, aligned_pair, declare_cost
 from torchmcl.costs.distances import (
     SILENCE,
@@ -13,7 +13,7 @@ from torchmcl.costs.distances import (
     sum_of_absolutes,
     sum_of_hubers,
 )
-from torchmcl.dispatch import broadcast_shapes, debug_checks_enabled
+from torchmcl.dispatch import broadcast_shapes
 from torchmcl.errors import bad_value
 
 __all__ = [
@@ -269,23 +269,12 @@ def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
 def _check(owner: str, hypotheses: Tensor, targets: Tensor) -> None:
     check_tensor(owner, "hypotheses", hypotheses)
     check_tensor(owner, "targets", targets, floating=False)
-    if targets.is_floating_point() or targets.dtype == torch.bool:
-        rule = "contain integer class ids"
-        raise TypeError(bad_value(owner, "targets", rule, targets.dtype, "Convert them first: targets.long()."))
-    if hypotheses.ndim < 2:
-        rule = "have shape [..., hypotheses, classes]"
+    if hypotheses.ndim < 2 or hypotheses.shape[-1] < 1:
+        rule = "have shape [..., hypotheses, classes] with at least one class"
         raise ValueError(bad_value(owner, "hypotheses", rule, tuple(hypotheses.shape)))
+    check_class_ids(owner, targets, hypotheses.shape[-1])
     if targets.ndim < 1:
         rule = "have shape [..., targets]"
         advice = "A batch of single targets is [batch, 1]: targets.unsqueeze(-1)."
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape), advice))
     check_leading_axes(owner, hypotheses, targets, hypotheses.shape[:-2], targets.shape[:-1])
-    n_classes = hypotheses.shape[-1]
-    if n_classes < 1:
-        rule = "have at least one class"
-        raise ValueError(bad_value(owner, "hypotheses", rule, tuple(hypotheses.shape)))
-    if debug_checks_enabled() and targets.numel():
-        low, high = int(targets.min()), int(targets.max())
-        if low < 0 or high >= n_classes:
-            rule = f"lie between 0 and {n_classes - 1}"
-            raise ValueError(bad_value(owner, "targets", rule, low if low < 0 else high))
