@@ -36,6 +36,11 @@ def test_cost_of_a_head_is_the_density_of_its_mixture(family, event):
     mixture = mixture_distribution(predictions, family)
     torch.testing.assert_close(torch.logsumexp(-cost, dim=-1), mixture.log_prob(targets), rtol=1e-5, atol=1e-6)
     assert mixture.sample((7,)).shape == (7, *targets.shape)
+    equal, without = (
+        mixture_distribution(predictions._replace(score_logits=logits), family).log_prob(targets)
+        for logits in (torch.zeros(5, 3, dtype=torch.float64), None)
+    )
+    torch.testing.assert_close(without, equal)
 
 
 @for_all_families

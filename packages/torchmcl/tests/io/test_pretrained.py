@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import torchmcl
+from grids import for_each
 from hub import local_hub
+from torchmcl.costs import BivariateNormal, FullNormal
 
 
 def network():
@@ -27,6 +29,18 @@ def test_a_network_comes_back_with_its_card(tmp_path):
     assert "library_name: torchmcl" in card
     assert "Measured on nothing." in card
     assert 'MultiHypothesisMLP.from_pretrained("user/model")' in card
+
+
+@for_each("dtype", [torch.float64, torch.bfloat16])
+@for_each("scales", [False, True, FullNormal(), BivariateNormal()])
+def test_a_network_keeps_its_dtype_and_its_scales(tmp_path, dtype, scales):
+    model = torchmcl.MultiHypothesisMLP(3, (4, 2), 5, hidden=(6,), scales=scales).to(dtype).eval()
+    model.head.linear.float()  # a mixture of dtypes
+    model.save(tmp_path / "model")
+    again = torchmcl.MultiHypothesisMLP.load(tmp_path / "model")
+    torch.testing.assert_close(dict(again.named_parameters()), dict(model.named_parameters()), rtol=0, atol=0)
+    assert all(parameter.requires_grad for parameter in again.parameters())
+    assert again.head.scales == scales
 
 
 def test_networks_with_code_inside_are_refused(tmp_path):

@@ -309,7 +309,8 @@ def mixture_distribution(
     """Return the mixture of hypotheses of any family as a torch distribution: `log_prob`, `sample`, `mean`.
 
     Args:
-        predictions: Locations [..., hypotheses, dim] or [..., hypotheses, steps, dim], score logits and scales.
+        predictions: Locations [..., hypotheses, dim] or [..., hypotheses, steps, dim], score logits and scales. Without
+            score logits all hypotheses have the same probability, and the first axis is the batch.
         family: Family that the scales belong to.
         scores: Objective that turns score logits into probabilities; `SoftmaxScores()` by default, as in `MixtureNLL`.
 
@@ -335,7 +336,7 @@ def mixture_distribution(
     objective = SoftmaxScores() if scores is None else scores
     check_score_objective(owner, objective)
     hypotheses, logits, scale = predictions
-    n = hypotheses.ndim - 2 if logits is None else logits.ndim - 1  # leading axes
+    n = min(hypotheses.ndim - 2, 1) if logits is None else logits.ndim - 1  # leading axes
     probabilities = hypotheses.new_ones(hypotheses.shape[: n + 1])
     if logits is not None:
         probabilities = objective.probabilities(logits)

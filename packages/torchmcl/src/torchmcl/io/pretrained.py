@@ -165,7 +165,7 @@ class Shareable:
 class SharedNetwork(Shareable, nn.Module):
     """Module whose `config` holds its constructor arguments, with `save`, `load` and the methods of `Shareable`.
 
-    `load` returns the network on the CPU and in evaluation mode.
+    `load` returns the network on the CPU, in evaluation mode, with the dtype of the saved weights.
     """
 
     config: dict[str, Any]
@@ -177,7 +177,7 @@ class SharedNetwork(Shareable, nn.Module):
     def _from_contents(cls, contents: Any) -> Self:
         cls._check_config(contents["config"], contents["weights"])
         network = cls(**contents["config"])
-        network.load_state_dict(contents["weights"])
+        network.load_state_dict(contents["weights"], assign=True)  # which keeps their dtype
         return network.eval()
 
     @classmethod

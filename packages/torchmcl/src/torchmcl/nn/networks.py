@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl.checks import check_callable, check_interval, check_positive, check_positive_int
-from torchmcl.costs.families import HypothesisFamily
+from torchmcl.costs.families import BivariateNormal, FullNormal, HypothesisFamily
 from torchmcl.errors import bad_value
-from torchmcl.io import SharedNetwork
+from torchmcl.io import Codec, SharedNetwork
 from torchmcl.types import Distributions, Predictions
 
 __all__ = ["MultiHypothesisHead", "MultiHypothesisMLP"]
@@ -140,6 +140,8 @@ class MultiHypothesisMLP(SharedNetwork):
         >>> model(torch.randn(8, 6)).hypotheses.shape
         torch.Size([8, 5, 1])
     """
+
+    _codec = Codec(FullNormal, BivariateNormal)
 
     def __init__(
         self,
