@@ -147,7 +147,7 @@ def test_the_study_runs_goes_on_and_refuses_another_one(speech, tmp_path, capsys
     few = [*command(speech, tmp_path, "--parts", "automatic", "--limit", "1")]
     assert main(few) == 0
     shown = capsys.readouterr().out
-    assert "Records: 1 trainings in" in shown
+    assert "Records: 1 training runs in" in shown
     assert f"Open the report: {(tmp_path / 'index.html').resolve().as_uri()}" in shown
     assert "An automatic schedule" in (tmp_path / "index.html").read_text()
     [records] = tmp_path.glob("automatic/*/records.jsonl")

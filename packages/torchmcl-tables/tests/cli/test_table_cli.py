@@ -51,7 +51,7 @@ def test_a_table_goes_in_and_several_answers_come_out(tmp_path):
     assert len(answers) == 30
     assert {"price_mean", "price_5", "days_set", "probability_1"} <= set(answers[0])
     assert main(["report", str(tmp_path / "model")]) == 0
-    assert "5 answers for" in (tmp_path / "model" / "report.html").read_text()
+    assert "5 predictions for" in (tmp_path / "model" / "report.html").read_text()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["answers.csv", "houses.csv", "model", "new.csv"]
 
 
@@ -177,7 +177,7 @@ def test_a_failure_after_the_training_loses_nothing_of_it(tmp_path, monkeypatch,
         patch.setattr("torchmcl_tables.model.fitting.evaluated", broken)
         with pytest.raises(TypeError, match="a bug in the measures"):
             main(["fit", str(path), "--target", "price", "-o", str(model), *FAST])
-    assert f"the model is trained and saved in {str(model)!r}, but its evaluation failed" in capsys.readouterr().err
+    assert f"the model was trained and saved in {str(model)!r}, but its evaluation failed" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["houses.csv", "model"]
     assert main(["predict", str(model), str(path), "-o", str(tmp_path / "answers.csv"), "--quiet"]) == 0
     assert main(["report", str(model), "--data", str(path), "--quiet"]) == 0

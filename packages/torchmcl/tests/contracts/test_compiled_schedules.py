@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from grids import for_each
 from torchmcl.schedules import JoinedSchedule
 
 # Raised by torch.compile itself.
@@ -53,7 +52,7 @@ def test_a_rule_made_inside_is_not_compiled_for_each_number(rule_of, values):
     assert n_compilations() <= 2  # for the first number, and for all others
 
 
-@for_each("dynamic", [None, True])
+@pytest.mark.parametrize("dynamic", [None, True])
 def test_a_rule_passed_in_is_not_compiled_for_each_number(dynamic):
     weigh = compiled(lambda cost, rule: rule(cost), dynamic)
     for value in ANNEALED:
@@ -81,7 +80,7 @@ def test_a_compiled_rule_still_refuses_a_negative_temperature():
         weigh(COST, -0.5)
 
 
-@for_each("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_rule_at_is_not_compiled_for_each_step(schedule):
     rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=schedule)
     weigh = compiled(lambda cost, step: rule_at(step)(cost))

@@ -300,9 +300,7 @@ def _add_trees(model: Any, forest: Forest, held: NDArray[np.float64]) -> None:
     ]
     names = [node.output[0] for node in nodes]
     nodes.append(helper.make_node("Concat", names, [leaves.name], axis=1))
-    producer = next(place for place, node in enumerate(graph.node) if inputs.name in node.output)
-    for place, node in enumerate(nodes, start=producer + 1):
-        graph.node.insert(place, node)
+    graph.node.extend(nodes)
 
 
 def _tree(forest: Forest, held: NDArray[np.float64], nodes: slice, source: str, name: str) -> Any:
@@ -332,7 +330,12 @@ def _tree(forest: Forest, held: NDArray[np.float64], nodes: slice, source: str, 
 
 def _save(model: Any, path: Path, metadata: dict[str, Any]) -> None:
     import onnx
+    import onnx_ir
 
+    # The exporter may place nodes that read the leaves of the trees before the inputs of the trees.
+    ordered = onnx_ir.from_proto(model)
+    ordered.graph.sort()
+    model = onnx_ir.to_proto(ordered)
     model.opset_import.append(onnx.helper.make_opsetid("ai.onnx.ml", 3))
     onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)

@@ -5,7 +5,6 @@ targets independently, or the agents of a scene together; rules that couple the 
 `torchmcl.rules.transport`.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -33,8 +32,6 @@ __all__ = [
 ]
 
 Temperature = Annotated[float | Tensor, Bounds(low=0, advice="0 is hard winner-takes-all.")]
-# Below this temperature, cost / T of float32 could overflow.
-_SMALL_TEMPERATURE = 1e-15
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,16 +212,14 @@ def hard_where_cold(
 
 def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
     """Compute exp(-cost / T) / sum exp(-cost / T) over the last axis, for a positive temperature T."""
-    if not isinstance(temperature, Tensor):
-        if temperature == math.inf:
-            return torch.full_like(cost, 1 / cost.shape[-1])
-        if temperature > _SMALL_TEMPERATURE:
-            return (cost * (-1 / temperature)).softmax(dim=-1)
-        temperature = torch.full_like(cost[..., :1], temperature)
-    # Both factors of the exponent stay finite: infinity times the 0 of the other would be NaN.
+    # Both factors of the exponent are finite: infinity times zero would be NaN, and the smallest excess is zero.
     largest = torch.finfo(cost.dtype).max
-    excess = cost - cost.amin(dim=-1, keepdim=True)
-    return (excess.clamp(max=largest) * (-1 / temperature).clamp(min=-largest)).softmax(dim=-1)
+    excess = (cost - cost.amin(dim=-1, keepdim=True)).clamp(max=largest)
+    if isinstance(temperature, Tensor):
+        factor: float | Tensor = (-1 / temperature).clamp(min=-largest)
+    else:
+        factor = max(-1 / temperature, -largest)
+    return (excess * factor).softmax(dim=-1)
 
 
 @dataclass(frozen=True, eq=False)
