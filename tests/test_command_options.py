@@ -2,14 +2,11 @@
 
 import shlex
 
-import numpy as np
 import pytest
-import torch
 
 from grids import for_each
 from torchmcl.app import _parser, main
 from torchmcl.errors import option_text
-from torchmcl.io import read_checkpoint
 
 TABLE = ["fit", "a.csv", "--target", "y", "-o", "model"]
 ANSWERS = ["predict", "model", "a.csv", "-o", "b.csv"]
@@ -61,25 +58,3 @@ def test_an_option_of_names_may_be_given_several_times():
     assert options.drop == ["a", "b", "c"]
     assert options.target == ["y", "z"]
     assert _parser().parse_args(TABLE).drop == []
-
-
-@pytest.mark.slow
-def test_fit_has_the_same_bits_with_any_number_of_threads(tmp_path):
-    pytest.importorskip("polars")
-    pytest.importorskip("sklearn")
-    rng = np.random.default_rng(0)
-    rows = [f"{x:.4f},{x * (-1) ** i:.4f}" for i, x in enumerate(rng.uniform(size=60))]
-    (tmp_path / "table.csv").write_text("\n".join(["a,y", *rows]) + "\n")
-    found, before = [], torch.get_num_threads()
-    for n_threads in (1, 2):
-        out = tmp_path / str(n_threads)
-        torch.set_num_threads(n_threads)
-        try:
-            size = ["--target", "y", "--epochs", "30", "--quiet"]
-            assert main(["fit", str(tmp_path / "table.csv"), "-o", str(out), *size]) == 0
-        finally:
-            torch.set_num_threads(before)
-        found.append(read_checkpoint(out / "model.safetensors").tensors)
-    assert found[0].keys() == found[1].keys()
-    for name, tensor in found[0].items():
-        assert torch.equal(tensor, found[1][name]), name

@@ -37,12 +37,6 @@ def check(separator, run, shape):
     torch.testing.assert_close(torch.as_tensor(found[1]), logits, atol=1e-5, rtol=1e-5)
 
 
-def test_a_program_separates_recordings_of_any_length(separator, tmp_path):
-    run = torch.export.load(exported(separator, tmp_path / "separator.pt2")).module()
-    for shape in LENGTHS:
-        check(separator, run, shape)
-
-
 def test_onnx_separates_recordings_of_any_length(separator, tmp_path):
     pytest.importorskip("onnxscript")
     session = pytest.importorskip("onnxruntime").InferenceSession(exported(separator, tmp_path / "separator.onnx"))

@@ -43,7 +43,6 @@ RUNS = [
     [*TRAIN, "--out", "{out}", "--skip-bad", "--minutes", "0"],
     [*TRAIN, "--out", "{out}", "--quiet", "--set", "objective.rule=pit"],
     [*TRAIN, "--out", "{out}", "--json", "--from", "trained/model"],
-    pytest.param([*TRAIN, "--out", "{out}", "--quiet", "--compile"], marks=pytest.mark.slow),
     [*EVALUATE, "--out", "{out}"],
     [*EVALUATE, "--out", "{out}", "--data", "mixed", "--part", "cv", "--limit", "1", "--all-pairs", "--quiet"],
     [*EVALUATE, "--out", "{out}", "--set", "data.sample_rate=8000", "--skip-bad", "--device", "cpu", "--quiet"],

@@ -62,16 +62,6 @@ def test_importing_the_package_loads_neither_torch_nor_an_optional_package_and_g
     assert result.stdout.strip() == "[]"
 
 
-@pytest.mark.slow
-def test_the_first_use_of_a_name_may_be_inside_a_compiled_function():
-    program = (
-        "import torch, torchmcl as mcl;"
-        "f = torch.compile(lambda c: mcl.assign(c, mcl.AnnealedWTA(0.5)).weights, fullgraph=True, backend='eager');"
-        "assert torch.allclose(f(torch.eye(2)), torch.softmax(-2 * torch.eye(2), -1))"
-    )
-    subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-
-
 def test_public_metrics_are_these():
     assert sorted(metrics.__all__) == sorted(PUBLIC_METRICS)
 

@@ -56,7 +56,6 @@ def train_separator(
     start: Path | str | None = None,
     progress: bool = True,
     show_records: bool = False,
-    compile_model: bool = False,
 ) -> Path:
     """Train a separator, or resume its training.
 
@@ -70,7 +69,6 @@ def train_separator(
             equal, but the number of outputs may differ.
         progress: Whether to show a progress bar.
         show_records: Whether to print the record of each epoch as a line of JSON.
-        compile_model: Whether to compile the blocks with `torch.compile`.
 
     Returns:
         Folder of the best model.
@@ -94,8 +92,6 @@ def train_separator(
         raise ValueError(str(error)) from error
     if start is not None and latest is None:
         copy_weights(model, start)
-    if compile_model:
-        model.blocks.compile()
     module = _module(config, model, minutes)
     notes = {"sample_rate": config.data.sample_rate, "configuration": config.as_dict()}
     callbacks = [

@@ -79,15 +79,6 @@ def test_pickles_answer_alike():
 
 
 @pytest.mark.slow
-def test_the_loky_backend_gives_the_same_scores():
-    X, y = forked(90)
-    model = MCLRegressor(**{**QUICK, "n_epochs": 5})
-    alone = cross_val_score(model, X, y, cv=2)
-    with joblib.parallel_backend("loky", n_jobs=2):
-        np.testing.assert_allclose(cross_val_score(model, X, y, cv=2, n_jobs=2), alone)
-
-
-@pytest.mark.slow
 def test_fits_side_by_side_in_threads_are_the_same():
     X, y = forked(90)
     model = MCLRegressor(**{**QUICK, "n_epochs": 5})

@@ -63,7 +63,6 @@ def _add_train(tasks: Any) -> None:
     train.add_argument(
         "--json", action="store_true", help="print the record of each epoch as JSON instead of a progress bar"
     )
-    train.add_argument("--compile", action="store_true", help="compile the blocks with torch.compile")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     train.set_defaults(check=_check_train, run=_train)
 
@@ -192,7 +191,6 @@ def _train(options: argparse.Namespace) -> None:
         start=options.start,
         progress=not options.quiet and not options.json,
         show_records=options.json,
-        compile_model=options.compile,
     )
     arguments.say(f"Records: {out / 'records.jsonl'}")
     arguments.say(f"Best model: {model}")
