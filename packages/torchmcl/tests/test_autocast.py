@@ -26,6 +26,10 @@ FUNCTIONS = {
         hypotheses=MANY.hypotheses, targets=TARGETS, scale=torch.tensor(0.7), score_logits=MANY.score_logits
     ),
     "energy_score": lambda: metrics.energy_score(MANY, TARGETS),
+    **{
+        name: lambda name=name: getattr(metrics, name)(mcl.Predictions(draw(8, 4, 5, 3)), draw(8, 2, 5, 3, seed=1))
+        for name in ("crps", "generalized_energy_distance", "mpjpe", "pa_mpjpe", "variogram_score")
+    },
     "oracle_rmse": lambda: metrics.oracle_rmse(MANY, TARGETS),
     "rmse_of_mean": lambda: metrics.rmse_of_mean(MANY, TARGETS),
     "covariance": lambda: theory.covariance(SAMPLES),

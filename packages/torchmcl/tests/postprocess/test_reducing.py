@@ -9,7 +9,8 @@ import torch
 import torchmcl as mcl
 from families import SCORE_OBJECTIVES
 from grids import for_each
-from torchmcl.postprocess import expected_cost, greedy_medoids, reduce
+from torchmcl.costs import pairwise_geodesic, pairwise_iou
+from torchmcl.postprocess import BallNonconformity, Conformal, expected_cost, greedy_medoids, reduce
 
 COSTS = [mcl.pairwise_sq_euclidean, mcl.pairwise_euclidean, mcl.pairwise_l1]
 SEQUENCE_COSTS = [mcl.pairwise_ade, mcl.pairwise_fde, mcl.pairwise_sq_ade]
@@ -57,6 +58,21 @@ def test_moved_sequences_are_at_least_as_good_as_chosen_ones(cost_fn, n):
         for moved in (True, False)
     ]
     assert losses[0] <= losses[1] * (1 + 1e-9)
+
+
+@for_each("cost_fn, event", [(pairwise_geodesic, (5, 6)), (pairwise_iou, (2, 3, 3)), (mcl.pairwise_cosine, (5, 3))])
+def test_events_with_more_axes_are_compared_as_in_training(cost_fn, event):
+    given = problem(4, 9, *event)
+    few = reduce(given, 3, cost_fn=cost_fn, moved=False)
+    targets = mcl.Batch(given.hypotheses, given.hypotheses)
+    if cost_fn is mcl.pairwise_cosine:  # a cost of vectors: events are flattened
+        targets, few = mcl.Batch(targets.inputs, targets.targets.flatten(2)), mcl.Predictions(few.hypotheses.flatten(2))
+    cost = mcl.mcl_step(lambda _: few, targets, mcl.WTA(), cost_fn=cost_fn, score_weight=0).matching.cost
+    expected = (cost.amin(dim=-1) * mcl.normalized_scores(given.score_logits)).sum(dim=-1)
+    few = mcl.Predictions(few.hypotheses.view(4, 3, *event))
+    torch.testing.assert_close(expected_cost(few, given, cost_fn=cost_fn), expected)
+    level = Conformal.calibrate(BallNonconformity(cost_fn), given, given.hypotheses[:, 0], coverage=0.5).level
+    assert level < 1e-6
 
 
 def test_a_single_median_has_no_descent_direction():

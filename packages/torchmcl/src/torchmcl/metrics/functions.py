@@ -5,7 +5,6 @@ from torch import Tensor
 
 from torchmcl.checks import check_positive, check_positive_int
 from torchmcl.costs import pairwise_ade, pairwise_dice, pairwise_euclidean, pairwise_iou, pairwise_sq_euclidean
-from torchmcl.dispatch import full_precision
 from torchmcl.errors import bad_value
 from torchmcl.metrics.inputs import Sums, events, masked_sums, metric
 from torchmcl.rules.transport import PIT
@@ -204,7 +203,6 @@ def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None =
 
 
 @metric()
-@full_precision
 def energy_score(
     predictions: Predictions, targets: Tensor, mask: Tensor | None = None, *, scores: ScoreObjective | None = None
 ) -> Sums:
@@ -237,7 +235,6 @@ def energy_score(
 
 
 @metric()
-@full_precision
 def crps(
     predictions: Predictions, targets: Tensor, mask: Tensor | None = None, *, scores: ScoreObjective | None = None
 ) -> Sums:
@@ -271,7 +268,6 @@ def crps(
 
 
 @metric()
-@full_precision
 def variogram_score(
     predictions: Predictions,
     targets: Tensor,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import check_leading_axes, check_mask, check_tensor
-from torchmcl.dispatch import broadcast_shapes
+from torchmcl.dispatch import broadcast_shapes, full_precision
 from torchmcl.errors import bad_value
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Distributions, Predictions, check_predictions
@@ -53,7 +53,7 @@ class MetricFunction(Protocol[P]):
 
 
 def metric(result: Callable[[Sums], Tensor] = Sums.mean) -> Callable[[Callable[P, Sums]], MetricFunction[P]]:
-    """Turn a function that returns sums into one that returns the metric.
+    """Turn a function that returns sums into one that returns the metric, not rounded by autocast.
 
     Args:
         result: Function that computes the metric from the sums.
@@ -62,15 +62,17 @@ def metric(result: Callable[[Sums], Tensor] = Sums.mean) -> Callable[[Callable[P
         Decorator. The sums and `result` remain attributes of the decorated function.
     """
 
-    def decorate(sums: Callable[P, Sums]) -> MetricFunction[P]:
+    def decorate(function: Callable[P, Sums]) -> MetricFunction[P]:
+        sums = full_precision(function)
+
         @functools.wraps(sums)
         def value(*args: P.args, **kwargs: P.kwargs) -> Tensor:
             return result(sums(*args, **kwargs))
 
-        function = cast(MetricFunction[P], value)
-        function.sums, function.result = sums, result
+        decorated = cast(MetricFunction[P], value)
+        decorated.sums, decorated.result = sums, result
         value.__signature__ = inspect.signature(sums).replace(return_annotation=Tensor)  # type: ignore[attr-defined]
-        return function
+        return decorated
 
     return decorate
 

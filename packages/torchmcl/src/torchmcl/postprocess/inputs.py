@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import check_boolean, check_callable, check_sample_weights, check_shape, check_tensor
-from torchmcl.costs.declared import check_takes_mask, cost_declaration
+from torchmcl.costs.declared import check_takes_mask, cost_declaration, needs
 from torchmcl.errors import bad_value
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, check_predictions
@@ -179,9 +179,11 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
     expected = (len(hypotheses), targets.shape[1], hypotheses.shape[1])
     if cost_declaration(cost_fn).event_dims == 1:  # all axes of an event, flattened
         hypotheses, targets = hypotheses.flatten(2), targets.flatten(2)
+    extras: dict[str, Any] = {"event_dims": hypotheses.ndim - 2} if "event_dims" in needs(cost_fn) else {}
     if mask is not None:
         check_takes_mask(owner, "cost_fn", cost_fn)
-    cost = cost_fn(hypotheses=hypotheses, targets=targets, **({} if mask is None else {"mask": mask}))
+        extras["mask"] = mask
+    cost = cost_fn(hypotheses=hypotheses, targets=targets, **extras)
     if cost.shape != expected:
         rule = f"return costs of shape {expected} for hypotheses {tuple(hypotheses.shape)}"
         advice = "Costs of sequences, pairwise_ade for example, take [rows, hypotheses, steps, dim]."

@@ -43,7 +43,7 @@ def reduce(
         predictions: Hypotheses [rows, hypotheses, ...] and scores; without scores all have the same weight.
         k: Number of hypotheses to keep.
         cost_fn: Any `pairwise_*` function that takes hypotheses for targets. For costs of vectors, the axes of a
-            hypothesis are flattened.
+            hypothesis are flattened; costs with a parameter `event_dims` receive their number, as in `mcl_step`.
         moved: Whether hypotheses may move, as in k-means; otherwise k of them remain unchanged, as in k-medoids. They
             move to means for squared costs, to geometric medians for distances, and for other costs to means if that
             lowers the cost.
