@@ -87,6 +87,20 @@ def test_with_a_damaged_newest_checkpoint_the_one_before_leads_to_the_same_end(u
     assert_same_ends((tmp_path, weights), undisturbed)
 
 
+@pytest.mark.parametrize("n_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_shuffled_loader_has_the_same_order_after_an_interruption(tmp_path, n_workers):
+    def shuffled():
+        return DataLoader(samples(), batch_size=5, shuffle=True, num_workers=n_workers)
+
+    ends = []
+    for name, lengths in (("whole", [3]), ("interrupted", [1, 2, 3])):
+        for n_epochs in lengths:
+            torch.rand(n_epochs)  # the state of torch's generator does not matter
+            weights = fit(tmp_path / name, n_epochs, data=shuffled())
+        ends.append((tmp_path / name, weights))
+    assert_same_ends(*ends)
+
+
 def test_the_format_serves_lightnings_own_checkpoint_callback(undisturbed, tmp_path):
     module = MCLModule(network(), mcl.WTA())
     own = pl.callbacks.ModelCheckpoint(tmp_path, filename="own")

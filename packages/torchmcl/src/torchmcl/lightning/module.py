@@ -70,8 +70,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             `torchmcl.loop.CUDAGraphModel`; not with several processes.
         max_skipped: Maximum number of batches with a non-finite loss or gradient to skip, with a warning for each. The
             next one raises `torchmcl.loop.NonFiniteLossError`, before the weights are updated.
-        seed: Seed that determines, with the epoch and the process, the random numbers of dropout and similar layers.
-            Torch's generators are restored after training.
+        seed: Seed that determines, with the epoch and the process, the order of a shuffled loader without its own
+            generator, and the random numbers of dropout and similar layers. Torch's generators are restored after
+            training.
 
     Example:
         >>> import torchmcl as mcl
@@ -124,6 +125,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self._plateau_state: dict[str, Any] = {}  # from a checkpoint, which may be loaded before the optimizer exists
         self.metrics = dict(metrics or {"distortion": _distortion})
         self.seed = seed
+        self._first_epoch = 0
+        self._is_seeded = False  # for the loader of the epoch
         self._graph_model = CUDAGraphModel(model) if cuda_graphs else None
         self._guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
         self._waiting: list[tuple[int, StepOutput, Batch]] = []  # until the optimizer step
@@ -276,7 +279,10 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             self._plateau.load_state_dict(self._plateau_state)
 
     def on_train_epoch_start(self) -> None:
-        """Set the learning rate of this epoch, if it is scheduled or set during training."""
+        """Seed the order of the rows, and set the learning rate if it is scheduled or set during training."""
+        if not self._is_seeded:
+            self._seed(self.current_epoch)
+        self._is_seeded = False
         for optimizer in self.trainer.optimizers:
             if self.annealing is not None:
                 self.annealing.to(self.device)
@@ -288,9 +294,12 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
                     group["lr"] = float(self.learning_rate(self.current_epoch))
 
     def on_fit_start(self) -> None:
-        """Save the state of torch's generators, which each epoch seeds."""
+        """Save the state of torch's generators, which each epoch seeds, and seed the first one."""
         # Not `fork_rng`: after an exception it would restore them at garbage collection, at an arbitrary time.
         self._generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        # Lightning starts the loader of the first epoch, and only of that one, before it calls `on_train_epoch_start`.
+        self._seed(max(self._first_epoch, self.current_epoch))
+        self._first_epoch, self._is_seeded = 0, True
 
     def on_fit_end(self) -> None:
         """Restore the state of torch's generators from before the training run."""
@@ -301,8 +310,11 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     def on_train_batch_start(self, batch: Any, index: int) -> None:
         """Seed the random numbers of an epoch, for dropout and similar layers."""
         if index == 0:
-            key = np.random.SeedSequence((self.seed, self.current_epoch, self.global_rank))
-            torch.manual_seed(int(key.generate_state(1)[0]))
+            self._seed(self.current_epoch)
+
+    def _seed(self, epoch: int) -> None:
+        key = np.random.SeedSequence((self.seed, epoch, self.global_rank))
+        torch.manual_seed(int(key.generate_state(1)[0]))
 
     def on_train_epoch_end(self) -> None:
         """End the epoch of AutoAnnealing, or step the plateau scheduler.
@@ -339,6 +351,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         state = checkpoint.get("torchmcl")
         if state is None:
             return
+        if "loops" in checkpoint:  # not only weights
+            self._first_epoch = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
         if state["rule"] != (described := rule_description(self.rule, state["epoch"])):
             demand = f"have been saved under the same rule, {described}"
             raise ValueError(bad_value("MCLModule", "checkpoint", demand, state["rule"], "Start in another folder."))
