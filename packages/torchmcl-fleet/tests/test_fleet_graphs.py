@@ -1,5 +1,7 @@
 """Epochs run as they are on the CPU and as captured graphs on GPUs, with the same results."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -75,6 +77,26 @@ def test_each_kind_of_epoch_is_captured_once_and_replayed():
         run(key)
     assert weights.tolist() == [7.0] * 3
     assert keys == [1, 1, 2, 2]  # a warm-up and a capture of each, then replays
+
+
+@needs_cuda
+@pytest.mark.gpu
+def test_threads_capture_and_replay_random_numbers_side_by_side():
+    def train(n_epochs):
+        totals = [torch.zeros(3, device="cuda") for _ in range(20)]
+        for total in totals:
+
+            def epoch(key, total=total):
+                total.add_(torch.rand_like(total) + key)
+
+            run = CapturedEpochs(epoch, [total], total.device)
+            for _ in range(n_epochs):
+                run(1)
+        return torch.stack(totals)
+
+    with ThreadPoolExecutor(4) as threads:
+        for totals in threads.map(train, [50] * 8):
+            assert totals.min() >= 50
 
 
 @needs_cuda

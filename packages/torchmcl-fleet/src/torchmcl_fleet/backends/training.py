@@ -323,7 +323,7 @@ def train_chunks(
         return placement.run(train)
 
 
-# A device cannot be synchronized while another thread captures on it.
+# While one thread captures, no other may synchronize the device or draw random numbers on it.
 _CAPTURING = threading.Lock()
 
 
@@ -343,14 +343,14 @@ class CapturedEpochs:
 
     def __call__(self, key: Hashable) -> None:
         """Run one epoch."""
-        if key not in self._graphs:
-            with _CAPTURING:
+        with _CAPTURING:
+            if key not in self._graphs:
                 self._graphs[key] = self._capture(key)
-        graph = self._graphs[key]
-        if graph is None:
-            self._epoch(key)
-        else:
-            graph.replay()
+            graph = self._graphs[key]
+            if graph is None:
+                self._epoch(key)
+            else:
+                graph.replay()
 
     def _capture(self, key: Hashable) -> torch.cuda.CUDAGraph | None:
         before = [tensor.clone() for tensor in self._state]
