@@ -25,7 +25,7 @@ def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None
 
 
 def load_model(folder: Path | str) -> tuple[DPRNN, dict[str, Any]]:
-    """Load the separator in a folder, on the CPU and in evaluation mode, and the notes saved with it.
+    """Load the separator in a folder, in float32, on the CPU and in evaluation mode, and the notes saved with it.
 
     Args:
         folder: Folder that `save_model` wrote.
@@ -35,7 +35,7 @@ def load_model(folder: Path | str) -> tuple[DPRNN, dict[str, Any]]:
     """
 
     def made(contents: Any) -> tuple[DPRNN, dict[str, Any]]:
-        return DPRNN._from_contents(contents), dict(contents["notes"])
+        return DPRNN._from_contents(contents).float(), dict(contents["notes"])
 
     separator: tuple[DPRNN, dict[str, Any]] = io.load_model("load_model", folder, made, kind="DPRNN")
     return separator
