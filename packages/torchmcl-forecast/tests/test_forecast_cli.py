@@ -80,10 +80,10 @@ def test_missing_options_and_files_are_named(table, tmp_path, capsys):
     assert main(["forecast", "-o", "out"]) == 2
     assert "torchmcl forecast: `table` is required. " in capsys.readouterr().err
     assert main(["forecast", "none.csv", "--horizon", "3", "-o", "out"]) == 2
-    assert "`table` must be a file, got 'none.csv'" in capsys.readouterr().err
+    assert "torchmcl forecast: `file` must exist, got 'none.csv'" in capsys.readouterr().err
     (tmp_path / "empty.csv").write_text("")
     assert main(["forecast", "empty.csv", "--horizon", "3", "-o", "out"]) == 2
-    assert "`table` must be a CSV or Parquet file, got 'empty.csv': No columns" in capsys.readouterr().err
+    assert "`file` must be a table in csv format, UTF-8, got 'empty.csv'" in capsys.readouterr().err
 
 
 def test_files_of_others_are_not_replaced(table, tmp_path, capsys):

@@ -57,7 +57,7 @@ def add_forecast_command(commands: arguments.Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "table", type=Path, nargs="?", help="table of past values: CSV or Parquet, by file extension; CSV also with .gz"
+        "table", type=Path, nargs="?", help="table of past values: CSV, TSV, Parquet or JSON lines; text also with .gz"
     )
     parser.add_argument("--time", help="time column (default: ds)")
     parser.add_argument("--value", help="value column (default: y); without such a column, the table is wide")
@@ -68,6 +68,7 @@ def add_forecast_command(commands: arguments.Commands) -> None:
         parser.add_argument(
             f"--{name}", type=arguments.names, action=arguments.AddNames, default=[], help=f"columns of {kind}"
         )
+    parser.add_argument("--decimal", choices=(".", ","), default="", help="decimal separator (default: detected)")
     parser.add_argument("--future", type=Path, help="table with the values of the --known columns over the horizon")
     parser.add_argument("-o", "--out", type=Path, required=True, help="folder for the HTML report and the files")
     parser.add_argument(
@@ -136,7 +137,8 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
     """Check the options without torch, and read the tables."""
     from torchmcl_forecast.example import EXAMPLE, EXAMPLE_COLUMNS, write_example
     from torchmcl_forecast.frames import Columns, check_columns, read_future, read_panel
-    from torchmcl_forecast.spreadsheets import read_table
+    from torchmcl_forecast.spreadsheets import read_series
+    from torchmcl_tables.data import speaking_for
 
     defaults = EXAMPLE_COLUMNS if options.example else {"time": "ds", "value": "y", "series": "unique_id"}
     chosen = {name: getattr(options, name) for name in defaults if getattr(options, name) is not None}
@@ -152,21 +154,23 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
     report.check_report_folder(_OWNER, options.out, *_FILES)
     if options.example:
         write_example(table)
-    frame = read_table(_OWNER, "table", table, column_names["series"])
-    for name, column in [*chosen.items(), *(("known", known) for known in options.known)]:
-        if column not in frame.columns:
-            rule = f"name a column of {table.name}: {', '.join(map(repr, frame.columns[:8]))}"
-            raise ValueError(bad_value(_OWNER, f"--{name}", rule, repr(column)))
     columns = Columns(
         column_names["series"], column_names["time"], column_names["value"], tuple(options.known), tuple(options.past)
     )
     check_columns(_OWNER, columns)
+    with speaking_for(_OWNER):
+        frame, schema = read_series(table, columns, options.decimal)
+    for name, column in [*chosen.items(), *(("known", known) for known in options.known)]:
+        if column not in frame.columns:
+            rule = f"name a column of {table.name}: {', '.join(map(repr, frame.columns[:8]))}"
+            raise ValueError(bad_value(_OWNER, f"--{name}", rule, repr(column)))
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
         panel = read_panel(_OWNER, frame, columns, aligned=options.joint)
     future = None
     if options.future is not None:
-        future = read_table(_OWNER, "--future", options.future, columns.series)
+        with speaking_for(_OWNER):
+            future, _ = read_series(options.future, columns, options.decimal, schema)
         read_future(_OWNER, future, columns, panel, horizon)
     parameters = column_names | {
         "n_futures": options.futures,
@@ -176,7 +180,7 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
         "progress": not options.quiet and sys.stderr.isatty(),
         **{name: getattr(options, name) for name in ("joint", "coverage", "known", "past", "device")},
     }
-    texts = tuple(str(note.message) for note in notes)
+    texts = (*(schema.notes if schema else ()), *(str(note.message) for note in notes))
     return ForecastPlan(
         parameters, frame, future, horizon, texts, table.name, options.out, options.restart, options.quiet
     )

@@ -1,79 +1,55 @@
-"""Tables of past values from files in the formats that spreadsheets write in different countries."""
+"""Tables of past and future values from files, read like all other tables."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from torchmcl.errors import bad_value
+from torchmcl_forecast.frames import Columns
+from torchmcl_tables.data import DateColumn, TableSchema, read_table, series_schema
 
-__all__ = ["read_table"]
-
-# Cell separators, each with its decimal mark and its thousands separator.
-_MARKS = {",": (".", ","), ";": (",", "."), "\t": (".", ",")}
-# Currency symbols and spaces, including non-breaking ones, around a number.
-_AROUND = "€$£ \u00a0\u202f"
+__all__ = ["read_series"]
 
 
-def read_table(owner: str, argument: str, path: Path, series: str) -> pd.DataFrame:
-    """Read a CSV or Parquet file without its empty rows.
+def read_series(
+    path: Path, columns: Columns, decimal: str = "", like: TableSchema | None = None
+) -> tuple[pd.DataFrame, TableSchema | None]:
+    """Read a table of series, and return it with its schema; Parquet files, which store types, have none.
 
-    Separators, decimal commas, thousands separators and the encoding are detected. Series names are read as text, so
-    that a name such as 007 keeps its zeros.
+    Series names are read as text, so that a name such as 007 keeps its zeros, and NA is a name.
 
     Args:
-        owner: Function or command name at the beginning of messages.
-        argument: Name of the file argument in messages.
         path: Path of the file.
-        series: Name of the series column.
+        columns: Column names.
+        decimal: Decimal separator, "." or ","; by default detected in all columns together.
+        like: Schema of the past values, for a table of future values.
 
     Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If the file is neither CSV nor Parquet.
+        ValueError: If the file is not a table, or the notation of its dates or numbers is ambiguous.
+        OSError: If the file cannot be read.
     """
-    if not path.is_file():
-        raise FileNotFoundError(bad_value(owner, argument, "be a file", repr(str(path)), "Check the path."))
-    try:
-        if path.suffix.lower() in (".parquet", ".pq"):
-            return pd.read_parquet(path)
-        return _read_csv(path, series).dropna(how="all", ignore_index=True)
-    except (ValueError, UnicodeError, pd.errors.ParserError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        got = f"{str(path)!r}: {reason}"
-        raise ValueError(bad_value(owner, argument, "be a CSV or Parquet file", got)) from error
-
-
-def _read_csv(path: Path, series: str) -> pd.DataFrame:
-    try:
-        return _decoded(path, series, "utf-8-sig")
-    except UnicodeDecodeError:  # older spreadsheets use the code page of Western Europe
-        return _decoded(path, series, "cp1252")
-
-
-def _decoded(path: Path, series: str, encoding: str) -> pd.DataFrame:
-    first = pd.read_csv(path, nrows=0, encoding=encoding).columns
-    mark = next((mark for mark in ";\t" if len(first) == 1 and mark in first[0]), ",")
-    decimal, thousands = _MARKS[mark]
-    names = pd.read_csv(path, nrows=0, sep=mark, encoding=encoding).columns
-    texts = {name: str for name in names if name.strip() == series}  # names often have spaces around them
-    read = pd.read_csv(path, sep=mark, decimal=decimal, encoding=encoding, dtype=texts, low_memory=False)
-    read.columns = read.columns.str.strip()
-    return read.apply(lambda column: column if column.name == series else _numbers(column, decimal, thousands))
-
-
-def _numbers(column: Any, decimal: str, thousands: str) -> Any:
-    """Convert a text column to numbers if all cells are numbers, such as 1.234,50 or 1 234,50 €.
-
-    A column stays text if all cells are ambiguous, such as 1.234, which may be thousands or decimals.
-    """
-    if pd.api.types.is_numeric_dtype(column):
-        return column
-    texts = column.dropna().astype(str).str.strip(_AROUND)
-    part = rf"({re.escape(decimal)}\d+)?"
-    grouped = rf"[-+]?[1-9]\d{{0,2}}([\s{thousands}]\d{{3}})+{part}|[-+]?\d+{part}"
-    ambiguous = rf"[-+]?\d{{1,3}}{re.escape(thousands)}\d{{3}}"
-    if not texts.str.fullmatch(grouped).all() or texts.str.fullmatch(ambiguous).all():
-        return column
-    plain = texts.str.replace(rf"[\s{thousands}]", "", regex=True).str.replace(decimal, ".", regex=False)
-    return plain.astype(float).reindex(column.index)
+    if path.suffix.lower() in (".parquet", ".pq") and path.is_file():
+        return pd.read_parquet(path), None
+    table = read_table(path, decimal)
+    texts: dict[str, Any] = {name: table.frame.get_column(name).to_list() for name in table.columns}
+    frame = pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in texts.items()})
+    if columns.time not in table.columns:
+        return frame, None
+    is_long = columns.value in table.columns or like is not None
+    used = (columns.value, *columns.covariates) if is_long else table.columns
+    numbers = [name for name in used if name in table.columns and name not in (columns.time, columns.series)]
+    if like is None:
+        like = series_schema(table, columns.time, numbers)
+    wanted = [c for c in like.columns if is_long or c.name == columns.time or not table.reading(c).odd]
+    schema = TableSchema(
+        tuple(c for c in wanted if c.name in table.columns), (), notes=like.notes, decimal=like.decimal
+    )
+    schema.values(table)  # raises one error about all cells that do not fit
+    for column in schema.columns:
+        values = table.reading(column).values[:, -1]
+        if not isinstance(column, DateColumn):
+            whole = column.name == columns.time and bool((values % 1 == 0).all())
+            frame[column.name] = values.astype("int64") if whole else values
+        elif not column.zone:
+            frame[column.name] = table.cells(column.name).dates(column.form, "")[0].to_numpy()
+    return frame, schema

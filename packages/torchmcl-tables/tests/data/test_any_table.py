@@ -79,13 +79,13 @@ TABLES = {
         "a.csv",
         text({"lot": [f"{1000 * a:,.0f}" for a in AREAS]}),
         {"lot": "number"},
-        "commas between thousands",
+        "",
     ),
     "swiss": (
         "a.csv",
         text({"lot": [f"{1000 * a:,.0f}".replace(",", "'") for a in AREAS]}),
         {"lot": "number"},
-        "apostrophes",
+        "",
     ),
     "european": (
         "a.csv",
@@ -147,9 +147,9 @@ TABLES = {
     "carriage returns alone": ("a.csv", text({"area": AREAS}).replace("\n", "\r"), {"area": "number"}, ""),
     "euros in thousands": (
         "a.csv",
-        text({"rent": [f"€ {german(1000 + 31 * a, 0)}" for a in AREAS]}),
+        text({"rent": [f"€ {german(1000 + 31 * a, 0)}" for a in AREAS], "price": map(round, PRICES)}),
         {"rent": "number"},
-        "rent: numbers in € with decimal commas with points between thousands",
+        "numbers have decimal commas, such as '€ ",
     ),
     "quoted line breaks": (
         "a.csv",

@@ -188,6 +188,34 @@ def test_everything_that_a_table_lacks_comes_in_one_message():
     assert same[0, :2].tolist() == [2, 1]  # the order of columns does not matter
 
 
+BERLIN = pl.datetime_range(
+    datetime.datetime(2024, 3, 30, 20), datetime.datetime(2024, 3, 31, 20), "1h", time_zone="Europe/Berlin", eager=True
+)
+OFFSETS = BERLIN.dt.to_string("%Y-%m-%dT%H:%M:%S%z")  # +0100, later +0200
+
+
+@pytest.mark.parametrize("times", [BERLIN, OFFSETS, OFFSETS.str.replace(r"\d\d$", ":00"), pl.Series(BERLIN.to_list())])
+def test_dates_with_a_time_zone_stay_in_it_and_dates_without_one_are_refused(times):
+    data = table(t=times, y=[str(i % 7) for i in range(len(times))])
+    schema = infer_schema(data, ["y"], task="numbers")
+    (column,) = schema.dates
+    hours = schema.values(data)[:, list(column.parts).index("hour")]
+    assert (hours == BERLIN.dt.hour().to_numpy()).sum() >= 18  # after a change of the clocks, an offset differs
+    utc = times.str.to_datetime(time_zone="UTC") if times.dtype == pl.String else times.dt.convert_time_zone("UTC")
+    np.testing.assert_allclose(schema.values(table(t=utc)), schema.values(data))
+    as_pandas = as_polars(pytest.importorskip("pandas").DataFrame({"t": utc.to_list()}))
+    np.testing.assert_allclose(schema.values(Table("X", as_pandas)), schema.values(data))
+    without = (utc.dt.replace_time_zone(None), utc.dt.to_string("%Y-%m-%d %H:%M"), utc.dt.date())
+    for other in without:
+        with pytest.raises(
+            ValueError, match=r"column 't'` must hold dates in the format %Y-%m-%d and a time zone, got"
+        ):
+            schema.values(table(t=other))
+    plain = infer_schema(table(t=without[0], y=data.frame["y"]), ["y"], task="numbers")
+    with pytest.raises(ValueError, match=r"must hold dates in the format %Y-%m-%d without a time zone, got '?2024"):
+        plain.values(data)
+
+
 def test_the_inputs_of_a_small_table():
     data = table(a=[1.0, None, 3.0, 8.0], c=["x", "y", "x", None], y=Y)
     schema = schema_of(data)

@@ -80,7 +80,7 @@ def test_numbers_order_rows_when_told_so():
     ("arguments", "message"),
     [
         (("time",), "`--split` must be used with a column of dates"),
-        (("group",), "`--split-column` must be given with --split group"),
+        (("group",), "`--split group` requires `--split-column`"),
         (("group", "who"), "`--split-column` must name a column"),
         (("group", "same"), "`--split-column` must vary by group"),
         (("weekly",), "`--split` must be one of time, group, random"),

@@ -30,7 +30,7 @@ def _describe(options: argparse.Namespace) -> None:
     from torchmcl_tables.data.kinds import check_rows
     from torchmcl_tables.data.splits import description
 
-    table = read_table(options.table)
+    table = read_table(options.table, options.decimal)
     schema = infer_schema(table, options.target, task=options.task, interpret=True, **chosen_columns(options))
     arguments.say(description(table, schema))
     check_rows(table)

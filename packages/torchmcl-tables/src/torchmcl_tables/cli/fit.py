@@ -178,7 +178,14 @@ class FitPlan:
         """Values that determine the model; the table is identified by a digest of its content, not by its name."""
         values = {name: value for name, value in self.parameters.items() if name != "device"}
         digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
-        return {**self.options, **values, "rule": self.rule, "search": self.search, "table": digest}
+        return {
+            **self.options,
+            **values,
+            "rule": self.rule,
+            "search": self.search,
+            "table": digest,
+            "decimal": self.schema.decimal,
+        }
 
 
 def _checkpoint_of(out: Path) -> Path:
@@ -201,7 +208,7 @@ def _plan(options: argparse.Namespace) -> FitPlan:
     check_folder(options.out)
     if options.example:
         write_example(path)
-    table = read_table(path)
+    table = read_table(path, options.decimal)
     # A model beside its own unfinished training run has not been evaluated yet.
     check_folder(options.out, overwrite=options.overwrite or _checkpoint_of(options.out).is_dir())
     check_rows(table)

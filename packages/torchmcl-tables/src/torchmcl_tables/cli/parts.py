@@ -106,6 +106,7 @@ def add_column_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that determine the kinds of columns."""
     for option, (_, summary) in _OPTIONS.items():
         parser.add_argument(option, type=arguments.names, action=arguments.AddNames, default=[], help=summary)
+    parser.add_argument("--decimal", choices=(".", ","), default="", help="decimal separator (default: detected)")
 
 
 def chosen_columns(options: argparse.Namespace) -> dict[str, Sequence[str]]:

@@ -1,10 +1,9 @@
 """Tables in files: reading, schema inference, conversion to numbers, and writing."""
 
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn
-from torchmcl_tables.data.kinds import infer_schema
-from torchmcl_tables.data.table import Suspicion, Table, TableError, TableSchema, Unfit
+from torchmcl_tables.data.kinds import infer_schema, series_schema
+from torchmcl_tables.data.table import Suspicion, Table, TableError, TableSchema, Unfit, speaking_for
 from torchmcl_tables.data.table_files import FORMATS, read_table, table_format, write_table
-from torchmcl_tables.data.values import NumberForm
 
 __all__ = [
     "FORMATS",
@@ -13,7 +12,6 @@ __all__ = [
     "DateColumn",
     "DroppedColumn",
     "NumberColumn",
-    "NumberForm",
     "Suspicion",
     "Table",
     "TableError",
@@ -21,6 +19,8 @@ __all__ = [
     "Unfit",
     "infer_schema",
     "read_table",
+    "series_schema",
+    "speaking_for",
     "table_format",
     "write_table",
 ]

@@ -19,10 +19,9 @@ from torchmcl.errors import option_text
 from torchmcl_tables.data.values import (
     ISO,
     PARTS,
-    PLAIN,
-    NumberForm,
     date_parts,
-    find_form,
+    find_unit,
+    find_zone,
     read_dates,
     read_numbers,
     short,
@@ -67,15 +66,15 @@ class Cells:
 
     Args:
         series: Polars series of the cells.
+        decimal: Decimal separator of texts.
     """
 
-    def __init__(self, series: Any) -> None:
-        self.series = series
+    def __init__(self, series: Any, decimal: str = ".") -> None:
+        self.series, self.decimal = series, decimal
         self.name = str(series.name)
         self.is_text = series.dtype == pl.String
-        self._form: NumberForm | None = None
-        self._numbers: tuple[NumberForm, tuple[Any, Any]] | None = None
-        self._dates: tuple[str, tuple[Any, Any]] | None = None
+        self._numbers: tuple[str, tuple[Any, Any]] | None = None
+        self._dates: tuple[tuple[str, str], tuple[Any, Any]] | None = None
 
     @cached_property
     def texts(self) -> Any:
@@ -103,22 +102,26 @@ class Cells:
         spaced = texts_of(self.series.gather_every(max(1, len(self.series) // SAMPLE))).drop_nulls()
         return spaced if len(spaced) else self.texts.drop_nulls().head(SAMPLE)
 
-    def form(self, commas: bool) -> NumberForm:
-        """Detect the number format of the sample; if it is ambiguous, `commas` selects decimal commas."""
-        if self._form is None:
-            self._form = find_form(self.sample, commas=commas)
-        return self._form
+    @cached_property
+    def unit(self) -> str:
+        """Unit of the numbers in the sample; empty if there is none."""
+        return find_unit(self.sample) if self.is_text else ""
 
-    def numbers(self, form: NumberForm) -> tuple[Any, Any]:
-        """Return the cells as numbers, and a mask of the cells that are not numbers; cached for the last format."""
-        if self._numbers is None or self._numbers[0] != form:
-            self._numbers = form, read_numbers(self.series, form)
+    def numbers(self, unit: str) -> tuple[Any, Any]:
+        """Return the cells as numbers, and a mask of the cells that are not numbers; cached for the last unit."""
+        if self._numbers is None or self._numbers[0] != unit:
+            self._numbers = unit, read_numbers(self.series, unit, self.decimal)
         return self._numbers[1]
 
-    def dates(self, form: str) -> tuple[Any, Any]:
+    @cached_property
+    def zone(self) -> str:
+        """Time zone of dates; empty if there is none."""
+        return find_zone(self.series)
+
+    def dates(self, form: str, zone: str) -> tuple[Any, Any]:
         """Return the cells as dates, and a mask of the cells that are not dates; cached for the last format."""
-        if self._dates is None or self._dates[0] != form:
-            self._dates = form, read_dates(self.series, form)
+        if self._dates is None or self._dates[0] != (form, zone):
+            self._dates = (form, zone), read_dates(self.series, form, zone)
         return self._dates[1]
 
     @property
@@ -201,7 +204,7 @@ class NumberColumn(Column):
     Attributes:
         name: Name of the column.
         missing: Whether values were missing in the training table.
-        form: Number format, if the cells are text.
+        unit: Text before or after the digits: a currency, "%" or a unit of measurement.
         not_numbers: Number of cells of the training table that are not numbers and count as missing; if it is 0, such a
             cell is an error in other tables.
         codes: Numbers that represent a missing value, such as -9999.
@@ -209,7 +212,7 @@ class NumberColumn(Column):
 
     name: str
     missing: bool
-    form: NumberForm = PLAIN
+    unit: str = ""
     not_numbers: int = 0
     codes: tuple[float, ...] = ()
 
@@ -221,11 +224,11 @@ class NumberColumn(Column):
         return f"hold finite {self._words()}"
 
     def _words(self) -> str:
-        return f"numbers {self.form}" if str(self.form) else "numbers"
+        return f"numbers in {self.unit}" if self.unit else "numbers"
 
     def read(self, cells: Cells) -> Reading:
         """Parse the numbers of this column in any table."""
-        values, failed = cells.numbers(self.form)
+        values, failed = cells.numbers(self.unit)
         if self.codes:
             values = values.set(values.is_in(list(self.codes)).fill_null(False), None)
         return Reading(values.to_numpy()[:, None], odd_cells(cells.series, failed))
@@ -237,7 +240,7 @@ class NumberColumn(Column):
     @property
     def is_plain(self) -> bool:
         """Whether the handling of the column needs no explanation."""
-        return self.form == PLAIN and not self.not_numbers and not self.codes
+        return not (self.unit or self.not_numbers or self.codes)
 
     def describe(self) -> str:
         """Describe how the column is read."""
@@ -261,6 +264,7 @@ class DateColumn(Column):
         form: Format of the day in `strptime` notation, if the cells are text.
         not_dates: Number of cells of the training table that are not dates and count as missing; if it is 0, such a
             cell is an error in other tables.
+        zone: Time zone of the parts, or most common offset from UTC; empty if the dates have none.
     """
 
     name: str
@@ -268,6 +272,7 @@ class DateColumn(Column):
     parts: tuple[str, ...] = PARTS
     form: str = ISO
     not_dates: int = 0
+    zone: str = ""
 
     kind = "date"
 
@@ -279,11 +284,14 @@ class DateColumn(Column):
     @property
     def rule(self) -> str:
         """Requirement on the cells, as part of an error message."""
-        return f"hold dates in the format {self.form}"
+        return f"hold {self._words()} {'and' if self.zone else 'without'} a time zone"
+
+    def _words(self) -> str:
+        return f"dates in the format {self.form}"
 
     def read(self, cells: Cells) -> Reading:
         """Parse the parts of the dates of this column in any table."""
-        dates, failed = cells.dates(self.form)
+        dates, failed = cells.dates(self.form, self.zone)
         return Reading(date_parts(dates, self.parts), odd_cells(cells.series, failed))
 
     def odd_words(self, *, strict: bool) -> str | None:
@@ -293,7 +301,8 @@ class DateColumn(Column):
     def describe(self) -> str:
         """Describe how the column is read."""
         odd = f"; {self.not_dates:,} cells that are not dates count as missing" if self.not_dates else ""
-        return f"dates in the format {self.form}, read as {', '.join(self.parts)}{odd}"
+        zone = f" in the time zone {self.zone}" * bool(self.zone)
+        return f"{self._words()}{zone}, read as {', '.join(self.parts)}{odd}"
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,13 @@ from torchmcl_tables.data.columns import (
 )
 from torchmcl_tables.data.table import Problem, Suspicion, Table, TableSchema, raise_problems
 from torchmcl_tables.data.values import (
+    DAY_FIRST,
     NUMBER,
     PARTS,
-    PLAIN,
+    are_numbers,
     date_formats,
     date_parts,
-    find_form,
-    has_decimal_commas,
+    find_unit,
     read_numbers,
     short,
     too_large,
@@ -57,14 +57,13 @@ class Kinds:
     """Determine the kinds of columns, one at a time.
 
     Args:
-        commas: Whether the table has decimal commas.
         chosen: Command option that names a column, by column name.
         missing_codes: Whether numbers like -9999, far from all others, represent missing values.
     """
 
-    def __init__(self, commas: bool, chosen: dict[str, str], *, missing_codes: bool = False) -> None:
-        self.commas = commas
+    def __init__(self, chosen: dict[str, str], *, missing_codes: bool = False) -> None:
         self.chosen = chosen
+        self.unclear: dict[str, str] = {}  # the first cell of columns in which the day may be the month
         self.missing_codes = missing_codes
 
     def column(self, cells: Cells) -> Column | DroppedColumn | Problem:
@@ -78,7 +77,7 @@ class Kinds:
             return self.category(cells, chosen=True)
         if option == "--numeric":
             number = self.number(cells)
-            values, _ = cells.numbers(number.form)
+            values, _ = cells.numbers(number.unit)
             return number if values.null_count() < len(values) else Problem(option, "name a column of numbers", got)
         if option == "--date":
             return self.date(cells, chosen=True) or Problem(option, "name a column of dates, such as 2024-12-31", got)
@@ -96,6 +95,9 @@ class Kinds:
     def _by_cells(self, cells: Cells) -> Column:
         """Decide the kind of a column from its cells alone."""
         dtype = cells.series.dtype
+        date = self.date(cells) if cells.is_text or dtype.is_integer() else None
+        if date is not None and (not date.not_dates or are_numbers(cells.sample)):
+            return date
         if dtype.is_numeric() or dtype == pl.Duration:
             return self.number(cells)
         if dtype.is_temporal():
@@ -105,9 +107,6 @@ class Kinds:
         number = self.number(cells) if cells.is_text and self._may_be_numbers(cells) else None
         if number is not None and (not number.not_numbers or _only_infinite(cells, number)):
             return number
-        date = self.date(cells) if cells.is_text else None
-        if date is not None and not date.not_dates:
-            return date
         # Numbers or dates mixed with text: if there are few distinct cells, they are categories.
         if cells.n_texts > _MAX_CATEGORIES:
             tolerated = (1 - _NEARLY_ALL) * cells.n_present
@@ -118,34 +117,39 @@ class Kinds:
         return self.category(cells)
 
     def _may_be_numbers(self, cells: Cells) -> bool:
-        n_failed = int(read_numbers(cells.sample, cells.form(self.commas))[1].sum())
+        n_failed = int(read_numbers(cells.sample, cells.unit, cells.decimal)[1].sum())
         return n_failed <= _HALF * len(cells.sample)
 
     def number(self, cells: Cells) -> NumberColumn:
         """Return a column of numbers; cells that are not numbers count as missing."""
-        form = cells.form(self.commas) if cells.is_text else PLAIN
-        values, failed = cells.numbers(form)
-        if cells.is_text and failed.any():  # the sample may lack some of the formats
-            others = cells.series.filter(failed).head(SAMPLE).str.strip_chars()
-            form = find_form(pl.concat([cells.sample, others]), commas=self.commas)
-            values, failed = cells.numbers(form)
-        return NumberColumn(cells.name, bool(values.null_count()), form, int(failed.sum()))
+        unit = cells.unit
+        values, failed = cells.numbers(unit)
+        if cells.is_text and failed.any():  # the sample may lack the unit
+            unit = find_unit(pl.concat([cells.sample, cells.series.filter(failed).head(SAMPLE).str.strip_chars()]))
+            values, failed = cells.numbers(unit)
+        return NumberColumn(cells.name, bool(values.null_count()), unit, int(failed.sum()))
 
     def date(self, cells: Cells, *, chosen: bool = False) -> DateColumn | None:
         """Return a column of dates with the date parts that vary; None if the cells are not dates."""
         best, fewest = "", len(cells.series) + 1
-        for form in date_formats(cells.series, day_first=self.commas, chosen=chosen):
-            n_failed = int(cells.dates(form)[1].sum())
+        formats = date_formats(cells.series, chosen=chosen)
+        for form in formats:
+            n_failed = int(cells.dates(form, cells.zone)[1].sum())
             if n_failed < fewest:
                 best, fewest = form, n_failed
             if not fewest:
                 break
         if not best:
             return None
-        dates, _ = cells.dates(best)
+        dates, _ = cells.dates(best, cells.zone)
+        if (other := DAY_FIRST.get(best)) in formats and int(cells.dates(other, cells.zone)[1].sum()) == fewest:
+            if cells.decimal == ",":
+                best, dates = other, cells.dates(other, cells.zone)[0]
+            elif not cells.dates(other, cells.zone)[0].equals(dates):
+                self.unclear[cells.name] = str(cells.sample[0])
         values = date_parts(dates.drop_nulls(), PARTS)
         parts = tuple(part for part, column in zip(PARTS, values.T, strict=True) if len(column) and np.ptp(column) > 0)
-        return DateColumn(cells.name, bool(dates.null_count()), parts or PARTS[-1:], best, fewest)
+        return DateColumn(cells.name, bool(dates.null_count()), parts or PARTS[-1:], best, fewest, cells.zone)
 
     def category(self, cells: Cells, *, chosen: bool = False, most: int = _MAX_CATEGORIES) -> CategoryColumn:
         """Return a column of categories; if the user chose it and all cells are numbers, these are normalized."""
@@ -169,7 +173,7 @@ def with_missing_codes(column: NumberColumn, cells: Cells) -> NumberColumn:
     A code is the lowest or the highest number, occurs repeatedly, and lies further from the other numbers than these
     lie from each other. Otherwise a network would learn little more than to distinguish codes from other numbers.
     """
-    values = cells.numbers(column.form)[0].drop_nulls()
+    values = cells.numbers(column.unit)[0].drop_nulls()
     codes: list[float] = []
     for _ in range(2):  # at most one at each end
         others = values.filter(~values.is_in(codes)) if codes else values
@@ -191,7 +195,7 @@ def _is_code(value: float, values: Any) -> bool:
 
 def _only_infinite(cells: Cells, column: NumberColumn) -> bool:
     """Return whether all cells of a column that are not numbers are infinite or far too large."""
-    odd = cells.series.filter(cells.numbers(column.form)[1]).str.strip_chars()
+    odd = cells.series.filter(cells.numbers(column.unit)[1]).str.strip_chars()
     infinite = odd.str.contains(r"(?i)^[+-]?inf(?:inity)?$")
     return bool((infinite | too_large(odd.cast(pl.Float64, strict=False))).all())
 
@@ -199,9 +203,9 @@ def _only_infinite(cells: Cells, column: NumberColumn) -> bool:
 def _useless(cells: Cells, column: Column) -> str:
     """Return the reason why a column is useless for training; empty if it is useful."""
     if isinstance(column, NumberColumn):
-        return _useless_numbers(cells.numbers(column.form)[0], column)
+        return _useless_numbers(cells.numbers(column.unit)[0], column)
     if isinstance(column, DateColumn):
-        dates, _ = cells.dates(column.form)
+        dates, _ = cells.dates(column.form, column.zone)
         return "" if column.missing or dates.min() != dates.max() else "all of its dates are the same"
     if not isinstance(column, CategoryColumn):
         return ""
@@ -263,7 +267,7 @@ def _holds_classes(cells: Cells, column: NumberColumn, kinds: Kinds) -> bool:
         if kinds.date(cells) is not None:
             return False
         return column.not_numbers > _HALF * cells.n_present or _TIMES_EACH * cells.n_texts <= cells.n_present
-    values = cells.numbers(column.form)[0].drop_nulls()
+    values = cells.numbers(column.unit)[0].drop_nulls()
     n_values = values.n_unique()
     if n_values < 2 or n_values > _FEW_VALUES or len(values) < _TIMES_EACH * n_values:
         return False
@@ -286,7 +290,7 @@ def _classes(table: Table, cells: Cells, kinds: Kinds, subject: str) -> tuple[Ta
 def _problems_of_numbers(table: Table, cells: Cells, column: NumberColumn, kinds: Kinds, subject: str) -> list[Problem]:
     series = cells.series
     if column.not_numbers > (1 - _NEARLY_ALL) * cells.n_present:
-        _, failed = cells.numbers(column.form)
+        _, failed = cells.numbers(column.unit)
         row = failed.arg_max()
         more = f" and {column.not_numbers - 1:,} other cells that are not numbers" if column.not_numbers > 1 else ""
         got = f"{str(series[row])[:40]!r} in row {row + 1}{more}"
@@ -297,7 +301,7 @@ def _problems_of_numbers(table: Table, cells: Cells, column: NumberColumn, kinds
             else "Correct these cells, or predict classes: --task classes"
         )
         return [Problem(subject, "contain numbers", got, advice)]
-    values, _ = cells.numbers(column.form)
+    values, _ = cells.numbers(column.unit)
     low, high = values.min(), values.max()
     if low == high:
         got = "no finite number" if low is None else f"the constant {number_text(low, scale=0)}"
@@ -452,9 +456,9 @@ def infer_schema(
     """
     chosen = {"--categorical": categorical, "--numeric": numeric, "--date": date, "--keep-column": keep}
     problems = _problems_of_options(table, targets, {"--drop": drop, **chosen})
-    commas = has_decimal_commas(table.frame, semicolons=table.has_semicolons)
     options_of = {name: option for option, names in chosen.items() for name in names}
-    kinds = Kinds(commas, options_of, missing_codes=interpret)
+    decimal, note = table.decide_decimal(name for name in table.columns if name not in (*drop, *categorical, *date))
+    kinds = Kinds(options_of, missing_codes=interpret)
     target_columns = _target_columns(table, targets, kinds, task, problems)
     decided = _decided_columns(table, {column.name for column in target_columns}, kinds, drop, problems)
     if interpret:
@@ -465,7 +469,7 @@ def infer_schema(
         problems.append(_nothing_to_learn_from(table, [column for column in dropped if column.name not in drop]))
     raise_problems("infer_schema", table.name, problems)
     suspicious = find_suspicions(table, columns, target_columns, frozenset(keep))
-    return TableSchema(columns, target_columns, dropped, suspicious, table.notes)
+    return TableSchema(columns, target_columns, dropped, suspicious, (*table.notes, *filter(None, [note])), decimal)
 
 
 def _target_columns(
@@ -499,9 +503,54 @@ def _decided_columns(
             problems.append(kind)
             continue
         decided.append(kind)
+        if isinstance(kind, DateColumn) and name in kinds.unclear:
+            problems.append(unclear_dates(table, name, kinds.unclear[name]))
         if isinstance(kind, Column):
             table.reading(kind, cells)
     return decided
+
+
+def series_schema(table: Table, time: str, numbers: Sequence[str]) -> TableSchema:
+    """Return the schema of a table of series: a column of dates or numbers, and columns of numbers, without exceptions.
+
+    Args:
+        table: Table of past values.
+        time: Name of the column of times.
+        numbers: Names of the columns of numbers.
+
+    Raises:
+        TableError: If the times are neither numbers nor dates, or if the notation of dates or numbers is ambiguous.
+    """
+    decimal, note = table.decide_decimal([time, *numbers])
+    kinds, cells = Kinds({}), table.cells(time)
+    times = kinds.date(cells) or kinds.number(cells)
+    problems = [unclear_dates(table, time, cell) for cell in kinds.unclear.values()]
+    if isinstance(times, NumberColumn) and (times.not_numbers or _looks_like_dates(cells)):
+        failed = cells.numbers(times.unit)[1]
+        cell = short(cells.series[failed.arg_max() if times.not_numbers else 0])
+        advice = "Write dates as 2024-12-31 or 2024-12-31 23:00."
+        problems.append(Problem(f"{table.name}, column {time!r}", "contain numbers or dates", cell, advice))
+    raise_problems("read_table", table.name, problems)
+    times = replace(times, not_dates=0) if isinstance(times, DateColumn) else times
+    columns = [replace(kinds.number(table.cells(name)), not_numbers=0) for name in numbers]
+    return TableSchema((times, *columns), (), notes=(*table.notes, *filter(None, [note])), decimal=decimal)
+
+
+# Quarters and weeks without a mark: 20241 and 202401.
+_UNMARKED = re.compile(r"(?:19|20)\d\d(?:[1-4]|[0-5]\d)")
+
+
+def _looks_like_dates(cells: Cells) -> bool:
+    """Return whether numbers are quarters or weeks: 20241 to 20244 or 202401 to 202453, and then the next year."""
+    counts = cells.counts.sort("text")
+    steps = counts.get_column("text").cast(pl.Float64, strict=False).diff().drop_nulls()
+    return bool(counts.get_column("text").str.contains(f"^{_UNMARKED.pattern}$").all() and steps.n_unique() > 1)
+
+
+def unclear_dates(table: Table, name: str, cell: str) -> Problem:
+    """Return the problem of dates in which the day may be the month."""
+    advice = "Write dates as 2024-12-31."
+    return Problem(f"{table.name}, column {name!r}", "distinguish days from months", short(cell), advice)
 
 
 def _nothing_to_learn_from(table: Table, dropped: Sequence[DroppedColumn]) -> Problem:

@@ -10,7 +10,7 @@ from torchmcl.errors import bad_value, number_text
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from torchmcl_tables.data.kinds import Kinds
 from torchmcl_tables.data.table import Table, TableSchema
-from torchmcl_tables.data.values import has_decimal_commas, moment_text, texts_of
+from torchmcl_tables.data.values import moment_text, texts_of
 
 #: Methods of selecting test rows, the values of `--split`.
 SPLITS = ("time", "group", "random")
@@ -98,15 +98,7 @@ def choose_split(table: Table, schema: TableSchema, by: str | None = None, colum
     dated = _dating_column(table, schema)
     if by == "group" or (by is None and column and column != dated and column not in schema.dating_columns):
         if not column:
-            raise ValueError(
-                bad_value(
-                    "choose_split",
-                    "--split-column",
-                    "be given with --split group",
-                    "nothing",
-                    "Name the column of groups.",
-                )
-            )
+            raise ValueError("choose_split: `--split group` requires `--split-column`. Name the column of groups.")
         return Split("group", column, dated)
     if by == "random" or (by is None and not (column or dated)):
         return Split("random", "", dated)
@@ -123,7 +115,7 @@ def times_of(table: Table, name: str, schema: TableSchema) -> NDArray[np.float64
     """Return the time of each row, [rows]: days since 1970, or the values of a numeric column; NaN if missing."""
     column: DateColumn | NumberColumn | None = schema.dating_columns.get(name)
     if column is None:
-        kinds, cells = Kinds(has_decimal_commas(table.frame, semicolons=table.has_semicolons), {}), table.cells(name)
+        kinds, cells = Kinds({}), table.cells(name)
         column = kinds.date(cells, chosen=True) or kinds.number(cells)
     return table.reading(column).values[:, -1]
 

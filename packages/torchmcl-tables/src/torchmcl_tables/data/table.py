@@ -6,7 +6,7 @@ A schema consists of all decisions about the columns of a training table.
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +26,7 @@ from torchmcl_tables.data.columns import (
     Reading,
     width,
 )
-from torchmcl_tables.data.values import TIME_OF_DAY, NumberForm
+from torchmcl_tables.data.values import TIME_OF_DAY, decimal_evidence, short
 
 # Function or class at the beginning of an error message.
 _OWNER = re.compile(r"\w+: (?=`|.+ has \d+ problems:)")
@@ -102,15 +102,16 @@ class Table:
         frame: Polars data frame. All columns of CSV files are text; columns of lists and structures in Parquet files
             contain nulls.
         notes: Decisions made while reading the file.
-        has_semicolons: Whether fields are separated by semicolons, which suggests decimal commas.
+        separator: Separator of the fields of a text file. If it is not a comma, 1.234 may be more than a thousand.
     """
 
     name: str
     frame: Any
     notes: tuple[str, ...] = ()
-    has_semicolons: bool = False
-    # Cache of parsed columns.
+    separator: str = ","
+    # Cache of parsed columns, and the decimal separator with a note on it, once it has been decided.
     _readings: dict[Column, Reading] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _decimal: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -123,7 +124,43 @@ class Table:
 
     def cells(self, name: str) -> Cells:
         """Return the cells of a column."""
-        return Cells(self.frame.get_column(name))
+        return Cells(self.frame.get_column(name), self.decide_decimal(self.columns)[0] or ".")
+
+    def decide_decimal(self, names: Iterable[str], usual: str = "", *, chosen: bool = False) -> tuple[str, str]:
+        """Decide on the decimal separator of the whole table; return it, empty if no number has one, and a note on it.
+
+        Args:
+            names: Columns that are read; other columns have no influence.
+            usual: Decimal separator of the training table; empty if it is not known.
+            chosen: Whether the user chose `usual`, so that other numbers are text.
+
+        Raises:
+            TableError: If the columns contradict each other, or allow two readings.
+        """
+        if not self._decimal:
+            self._decimal.extend((usual, "") if chosen else self._found_decimal(names, usual))
+        return self._decimal[0], self._decimal[1]
+
+    def _found_decimal(self, names: Iterable[str], usual: str) -> tuple[str, str]:
+        cells: dict[str, str] = {}
+        for name in names:
+            if name in self.frame.columns and self.frame.schema[name] == pl.String:
+                for mark, cell in decimal_evidence(self.frame.get_column(name)).items():
+                    cells.setdefault(mark, f"{short(cell)} in column {name!r}")
+        unclear = cells.pop("", "")
+        option = "name the decimal separator: --decimal . or --decimal ,"
+        if len({*cells, *usual}) > 1:
+            rule = "have one decimal separator in all columns"
+            got = " and ".join(cells.values()) + ", unlike the training table" * (len(cells) == 1)
+            raise_problems("read_table", self.name, [Problem(self.name, rule, got, f"Change the cells, or {option}")])
+        if cells or usual or not unclear:
+            mark = "".join(cells) or usual
+            return mark, f"numbers have decimal commas, such as {cells[',']}" if mark == "," and cells else ""
+        if self.separator != ",":
+            rule = "distinguish decimal separators from thousands separators"
+            raise_problems("read_table", self.name, [Problem(self.name, rule, unclear, option[0].upper() + option[1:])])
+        words = "thousands" if "," in unclear.partition(" in column ")[0] else "decimals"
+        return ".", f"{unclear} has {words} (to change it: --decimal ,)"
 
     def reading(self, column: Column, cells: Cells | None = None) -> Reading:
         """Return the values of a column, which are parsed on the first call.
@@ -159,6 +196,7 @@ class Table:
     def take(self, rows: Any) -> "Table":
         """Return the table with the rows at the given indices."""
         taken = replace(self, frame=self.frame[rows])
+        taken._decimal.extend(self._decimal)
         readings = self._readings.items()
         taken._readings.update({column: Reading(values[rows], None) for column, (values, odd) in readings if not odd})
         return taken
@@ -229,9 +267,13 @@ def _series(name: str, column: Any) -> Any:
         plain = column.to_numpy() if isinstance(column.dtype, np.dtype) else column.to_numpy(float, na_value=np.nan)
         return pl.Series(name, plain, nan_to_null=plain.dtype.kind == "f")
     if kind in "Mm":
-        if getattr(column.dtype, "tz", None) is not None:
-            column = column.dt.tz_convert("UTC").dt.tz_localize(None)
-        return pl.Series(name, column.to_numpy().astype(f"{kind}8[us]"))
+        zone = getattr(column.dtype, "tz", None)
+        plain = column if zone is None else column.dt.tz_convert("UTC").dt.tz_localize(None)
+        series = pl.Series(name, plain.to_numpy().astype(f"{kind}8[us]"))
+        if zone is None:
+            return series
+        named = str(zone) if "/" in str(zone) else "UTC"  # an offset has no name, and the instants are the same
+        return series.dt.replace_time_zone("UTC").dt.convert_time_zone(named)
     cells = [None if missing else str(cell) for cell, missing in zip(column, column.isna(), strict=True)]
     return pl.Series(name, cells, dtype=pl.String)
 
@@ -279,6 +321,7 @@ class TableSchema:
         dropped: Columns that the model does not read, with reasons.
         suspicious: Columns that the model reads but that may be unsuitable for training.
         notes: Decisions made while reading the file.
+        decimal: Decimal separator; empty if no number of the training table has one.
     """
 
     columns: tuple[Column, ...]
@@ -286,6 +329,7 @@ class TableSchema:
     dropped: tuple[DroppedColumn, ...] = ()
     suspicious: tuple[Suspicion, ...] = ()
     notes: tuple[str, ...] = ()
+    decimal: str = ""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -339,7 +383,13 @@ class TableSchema:
         Raises:
             ValueError: If columns are missing or contain cells of another kind; the message lists all problems.
         """
+        self.decide_decimal(table)
         return _values(table, self.columns, strict, unfit, first_row)
+
+    def decide_decimal(self, table: Table) -> None:
+        """Decide on the decimal separator of a table, which must agree with the training table; see `Table`."""
+        numbers = (column for column in (*self.columns, *self.target_columns) if isinstance(column, NumberColumn))
+        table.decide_decimal((column.name for column in numbers), self.decimal)
 
     def encode(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Encode values as inputs of a model, [rows, inputs]: numbers (NaN if missing) and category indicators.
@@ -362,6 +412,7 @@ class TableSchema:
 
     def target_values(self, table: Table) -> NDArray[np.float64]:
         """Parse the targets, [rows, targets]: numbers, or indices of `classes`; NaN for missing values."""
+        self.decide_decimal(table)
         values = _values(table, self.target_columns, True, None, 0)
         if self.classes:
             values[values >= len(self.classes)] = np.nan
@@ -436,4 +487,4 @@ def _first_line(error: Exception) -> str:
 
 
 #: Dataclasses of a schema, for serialization.
-RECORDS = (CategoryColumn, DateColumn, DroppedColumn, NumberColumn, NumberForm, Suspicion, TableSchema)
+RECORDS = (CategoryColumn, DateColumn, DroppedColumn, NumberColumn, Suspicion, TableSchema)

@@ -99,8 +99,12 @@ def table_format(path: Path) -> tuple[str, bool]:
     return kind, zipped
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path, decimal: str = "") -> Table:
     """Read the table in a file.
+
+    Args:
+        path: Path of the file.
+        decimal: Decimal separator, "." or ","; by default detected in all columns together.
 
     Raises:
         ValueError: If the content does not match the file extension, has no rows, or exceeds the size limit of tables.
@@ -121,6 +125,8 @@ def read_table(path: Path) -> Table:
         raise _not_a_table(path, kind, str(error).strip() or type(error).__name__) from error
     if not table.frame.height or not table.frame.width:
         raise ValueError(bad_value("read_table", "file", "have at least one row under its header", repr(str(path))))
+    if decimal:
+        table.decide_decimal((), decimal, chosen=True)
     return table
 
 
@@ -315,25 +321,22 @@ def write_example(path: Path) -> None:
 # Possible separators of a .csv file; many programs write semicolons where numbers have a decimal comma.
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _MARK = "\ufeff".encode()
+# First line in which a spreadsheet declares the separator, and the first index of a data frame that may be a year.
+_DECLARED, _FIRST_YEAR = re.compile(rb"(?:\xef\xbb\xbf)?sep=([,;|\t])\r?\n"), 1000
 # Text with line feeds has a line feed within this many bytes.
 _LONGEST_LINE = 1 << 16
 # First bytes of gzip, zlib and zstd data.
 _PACKED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
 _CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-# Encodings by the first bytes of a file: byte order marks, or ASCII characters interleaved with zero bytes.
-_WIDE = (
-    *((b"\xff\xfe\x00\x00", "utf-32"), (b"\x00\x00\xfe\xff", "utf-32")),  # the UTF-32 mark begins like the UTF-16 mark
-    *((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")),
-)
-_STARTS: dict[tuple[int, ...], str] = {
-    (1, 0, 1, 0): "utf-16-le",
-    (0, 1, 0, 1): "utf-16-be",
-    (1, 0, 0, 0): "utf-32-le",
-    (0, 0, 0, 1): "utf-32-be",
+# UTF-16 by the first bytes of a file: a byte order mark, or ASCII characters interleaved with zero bytes.
+_WIDE = {
+    re.compile(rb"\xff\xfe|\xfe\xff"): "utf-16",
+    re.compile(rb"[^\0]\0[^\0]\0"): "utf-16-le",
+    re.compile(rb"\0[^\0]\0[^\0]"): "utf-16-be",
 }
 
 
-def _read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tuple[Any, tuple[str, ...], bool]:
+def _read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tuple[Any, tuple[str, ...], str]:
     """Read a delimited text table; the header is read as a row to detect repeated names.
 
     Args:
@@ -343,10 +346,12 @@ def _read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tupl
         encoding: Encoding of the file before the conversion by `_in_utf8`; empty if it was not converted.
 
     Returns:
-        The columns as text, notes on the file, and whether numbers may have decimal commas.
+        The columns as text, notes on the file, and the separator.
     """
     content = _tidied(content)
     separators = ("\t",) if kind == "tsv" else tuple(_SEPARATORS)
+    if declared := _DECLARED.match(content):
+        content, separators = content[declared.end() :], (declared[1].decode(),)
     try:
         raw, separator = _raw(name, content, separators)
     except pl.exceptions.ComputeError as error:
@@ -354,11 +359,25 @@ def _read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tupl
             raise
         content, encoding = _from_one_byte(content)
         raw, separator = _raw(name, content, separators)
-    names, notes = unique_names([(value or "").removeprefix("\ufeff").strip() for value in raw.row(0)])
+    titles = [(value or "").removeprefix("\ufeff").strip() for value in raw.row(0)]
+    names, notes = unique_names(titles)
     frame = raw.slice(1).rename(dict(zip(raw.columns, names, strict=True)))
     decisions = [f"the file is in {encoding}"] * bool(encoding)
     decisions += [f"its fields are separated by {_SEPARATORS[separator]}"] * (kind == "csv" and separator != ",")
-    return frame, (*decisions, *notes), separator == ";"
+    if frame.width > 1 and (kept := frame.filter(~pl.all_horizontal(pl.all().is_null()))).height < frame.height:
+        decisions.append(f"{frame.height - kept.height:,} rows without any value are left out")
+        frame = kept
+    if not titles[0] and _is_index(frame.to_series(0)):
+        frame, notes = frame.drop(names[0]), ["column 1 numbers the rows and has no name: it is left out", *notes[1:]]
+    unnamed = [name for name, title in zip(names, titles, strict=True) if not title and name in frame.columns]
+    frame = frame.drop([name for name in unnamed if frame.get_column(name).null_count() == frame.height])
+    return frame, (*decisions, *notes), separator
+
+
+def _is_index(series: Any) -> bool:
+    """Return whether a column without a name is the index of a data frame; years and dates are not."""
+    numbers = series.cast(pl.Int64, strict=False).to_numpy()
+    return bool(len(numbers) and 0 <= numbers[0] < _FIRST_YEAR and (numbers[1:] > numbers[:-1]).all())
 
 
 def _raw(name: str, content: bytes, separators: tuple[str, ...]) -> tuple[Any, str]:
@@ -437,9 +456,8 @@ def _ragged(name: str, content: bytes, separator: str) -> str:
 
 
 def _in_utf8(content: bytes) -> tuple[bytes, str]:
-    """Convert UTF-16 and UTF-32 content to UTF-8, and return the original encoding; empty if nothing was converted."""
-    encoding = next((name for mark, name in _WIDE if content.startswith(mark)), "")
-    encoding = encoding or _STARTS.get(tuple(int(byte > 0) for byte in content[:4]), "")
+    """Convert UTF-16 content to UTF-8, and return the original encoding; empty if nothing was converted."""
+    encoding = next((name for mark, name in _WIDE.items() if mark.match(content)), "")
     return (content.decode(encoding).encode(), encoding.upper()) if encoding else (content, "")
 
 

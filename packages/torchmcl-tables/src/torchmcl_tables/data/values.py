@@ -1,7 +1,6 @@
 """Parsing of cells as text, numbers and dates: missing values and formats."""
 
 import re
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
 
@@ -66,69 +65,42 @@ _LONGEST_UNIT = 8
 # ending.
 _FRACTION_WITH_UNIT = 0.9
 _LARGEST = 1e100
-# Number of cells used to detect the number format of a table.
+# Number of cells used to detect the unit and the decimal separator of a column.
 _SAMPLE = 1000
-_POINTS = ((".", ""), (".", ","), (".", " "), (".", "'"))
-_COMMAS = ((",", ""), (",", "."), (",", " "), (",", "'"))
+# A column in which fewer cells are numbers says nothing about the decimal separator of the table.
+_HALF = 0.5
+# Thousands are separated by the other mark (in India also by hundreds), by blanks or by apostrophes.
+_THOUSANDS = {".": r"(?:,\d{2,3})*,\d{3}", ",": r"(?:\.\d{3})+"}
 
 
-@dataclass(frozen=True)
-class NumberForm:
-    """Number format of a column.
-
-    Attributes:
-        decimal: Decimal separator.
-        thousands: Thousands separator; empty for none.
-        unit: Text before or after the digits, which is removed: a currency, "%" or a unit of measurement.
-    """
-
-    decimal: str = "."
-    thousands: str = ""
-    unit: str = ""
-
-    @property
-    def pattern(self) -> str:
-        """Regular expression of a number without its unit."""
-        point, group = re.escape(self.decimal), re.escape(self.thousands)
-        exponent = r"(?:[eE][+-]?\d{1,4})?"
-        if not self.thousands:
-            return rf"^[+-]?(?:\d+(?:{point}\d*)?|{point}\d+){exponent}$"
-        within = r"\d{2,3}" if self.thousands == "," else r"\d{3}"  # Indian grouping: 12,34,567
-        return rf"^[+-]?(?:[1-9]\d{{0,2}}(?:{group}{within})*{group}\d{{3}}|\d+)(?:{point}\d*)?{exponent}$"
-
-    def __str__(self) -> str:
-        """Describe the format; empty for plain numbers."""
-        words = [f"in {self.unit}"] * bool(self.unit) + ["with decimal commas"] * (self.decimal == ",")
-        marks = {" ": "blanks", "'": "apostrophes", ",": "commas", ".": "points"}
-        words += [f"with {marks[self.thousands]} between thousands"] if self.thousands else []
-        return " ".join(words)
-
-
-#: The usual number format of programs.
-PLAIN = NumberForm()
-
-
-def read_numbers(series: Any, form: NumberForm) -> tuple[Any, Any]:
+def read_numbers(series: Any, unit: str = "", decimal: str = ".") -> tuple[Any, Any]:
     """Parse a column as numbers, null if missing, and return a mask of the cells that are not numbers.
 
     Infinite numbers, and numbers beyond 1e100, whose squares may overflow, do not count as numbers.
+
+    Args:
+        series: Column of numbers or of text.
+        unit: Text before or after the digits, which is removed: a currency, "%" or a unit of measurement.
+        decimal: Decimal separator of texts, "." or ",".
     """
     if series.dtype == pl.Duration:
         series = series.dt.total_microseconds() / 1e6
     if series.dtype == pl.Boolean or series.dtype.is_numeric():
         values = series.cast(pl.Float64).fill_nan(None)
         failed = too_large(values)
-        if form.unit == "%":  # 0.45 without a percent sign may mean 45 %
+        if unit == "%":  # 0.45 without a percent sign may mean 45 %
             failed = (values != 0).fill_null(False)
         return (values.set(failed, None) if failed.any() else values), failed
     if series.dtype != pl.String:
         series = series.cast(pl.String)
-    values = _parsed(series, form)
+    is_plain = not unit and decimal == "."  # most cells are then read without regular expressions
+    values = (series if is_plain else pl.repeat(None, len(series), eager=True)).cast(pl.Float64, strict=False)
     failed = values.is_null() & series.is_not_null()
-    if failed.any():  # blanks are stripped only if necessary, to save time
-        stripped = series.str.strip_chars()
-        values = _parsed(stripped, form)
-        failed = values.is_null() & series.is_not_null() & ~stripped.is_in(list(MISSING)).fill_null(False)
+    if failed.any():
+        texts = texts_of(series.filter(failed))
+        parsed = _parsed(texts, unit, decimal)
+        values = values.scatter(failed.arg_true(), parsed)
+        failed = failed.scatter(failed.arg_true(), parsed.is_null() & texts.is_not_null())
     values = values.fill_nan(None)
     infinite = too_large(values)
     return (values.set(infinite, None), failed | infinite) if infinite.any() else (values, failed)
@@ -139,65 +111,57 @@ def too_large(values: Any) -> Any:
     return (values.abs() > _LARGEST).fill_null(False)
 
 
-def _parsed(texts: Any, form: NumberForm) -> Any:
-    """Parse texts as numbers, null if the format does not match."""
-    if form == PLAIN:
-        return texts.cast(pl.Float64, strict=False)
+def _parsed(texts: Any, unit: str, decimal: str) -> Any:
+    """Parse texts as numbers, null for other texts."""
     texts = texts.str.replace_all(_SPACES, " ").str.replace_all(_MINUS, "-").str.replace_all("\u2019", "'")
     with_unit = texts
-    if form.unit:
-        texts = texts.str.replace(form.unit, "", literal=True)
-    if form.unit == "%":
+    if unit:
+        texts = texts.str.replace(unit, "", literal=True)
+    if unit == "%":
         unsigned = ~with_unit.str.contains("%|^\\s*[+-]?0+(?:[.,]0*)?\\s*$").fill_null(False)
         texts = texts.set(unsigned, None)
     texts = texts.str.replace(r"^\s*\((.+)\)\s*$", "-${1}").str.replace_all(r"^\s+|\s+$", "")
     texts = texts.str.replace(r"^([+-])\s+", "${1}")
-    fits = texts.str.contains(form.pattern)
-    if form.thousands:
-        texts = texts.str.replace_all(form.thousands, "", literal=True)
-    if form.decimal != ".":
-        texts = texts.str.replace(form.decimal, ".", literal=True)
+    mark = re.escape(decimal)
+    whole = rf"\d+|[1-9]\d{{0,2}}(?:{_THOUSANDS[decimal]}|(?: \d{{3}})+|(?:'\d{{3}})+)"
+    fits = texts.str.contains(rf"^[+-]?(?:(?:{whole})(?:{mark}\d*)?|{mark}\d+)(?:[eE][+-]?\d{{1,4}})?$")
+    texts = texts.str.replace_all("[ '.]" if decimal == "," else "[ ',]", "").str.replace(",", ".", literal=True)
     return texts.cast(pl.Float64, strict=False).set(~fits.fill_null(False), None)
 
 
-def find_form(texts: Any, *, commas: bool = False) -> NumberForm:
-    """Return the format that parses the most texts; in a tie, the first format (by default with decimal points).
+def decimal_evidence(series: Any) -> dict[str, str]:
+    """Return a cell that requires a decimal point, by ".", one that requires a decimal comma, and by "" any other one.
 
-    Args:
-        texts: Texts of a column, without nulls.
-        commas: Whether other columns have decimal commas, so that 1,234 is a little more than one.
+    The last may have either: 1.234 is a little more than one, or more than a thousand. Amounts of money do not have
+    three decimals. A column of text or dates has no such cells.
 
     Example:
-        >>> find_form(pl.Series(["1.234,50 €", "12,00 €"]))
-        NumberForm(decimal=',', thousands='.', unit='€')
+        >>> decimal_evidence(pl.Series(["2.50", "1.234", "7"])), decimal_evidence(pl.Series(["1.234,5", "1.234.567"]))
+        ({'.': '2.50', '': '1.234'}, {',': '1.234,5'})
     """
-    if not commas and not texts.cast(pl.Float64, strict=False).null_count():  # fast path for the usual case
-        return PLAIN
-    unit = _unit(texts)
-    forms = [NumberForm(*marks, unit) for marks in ((*_COMMAS, *_POINTS) if commas else (*_POINTS, *_COMMAS))]
-    best, fewest = forms[0], len(texts) + 1
-    for form in forms:
-        n_failed = int(_parsed(texts, form).null_count())
-        if n_failed < fewest:
-            best, fewest = form, n_failed
-        if not fewest:
+    texts = texts_of(series).drop_nulls()
+    marked = texts.filter(texts.str.contains("[.,]"))
+    sample = texts.gather_every(max(1, len(texts) // _SAMPLE))
+    if not len(marked) or date_formats(series):
+        return {}
+    unit = find_unit(sample)
+    either = _parsed(sample, unit, ".").is_not_null() | _parsed(sample, unit, ",").is_not_null()
+    if either.mean() < _HALF:
+        return {}
+    only_points = not texts.cast(pl.Float64, strict=False).null_count()
+    cells: dict[str, str] = {}
+    for part in (marked.head(_SAMPLE), marked):
+        point, comma = (_parsed(part, unit, mark).is_not_null() for mark in ".,")
+        masks = {".": point & ~comma, ",": comma & ~point, "": point & comma}
+        cells = {mark: part[mask.arg_max()] for mark, mask in masks.items() if mask.any()}
+        if only_points and "." in cells:  # the usual case: no other cell can require a comma
             break
-    return _in_whole_thousands(texts, best) if _CURRENCIES.fullmatch(unit) else best
+    if _CURRENCIES.fullmatch(unit) and list(cells) == [""]:
+        return {"," if "." in cells[""] else ".": cells[""]}
+    return cells
 
 
-def _in_whole_thousands(texts: Any, form: NumberForm) -> NumberForm:
-    """Correct the format of amounts of money: they do not have three decimals, so € 1.000 is a thousand."""
-    if form.thousands:
-        return form
-    mark = re.escape(form.decimal)
-    with_mark = texts.filter(texts.str.contains(rf"\d{mark}\d"))
-    if not len(with_mark) or not with_mark.str.contains(rf"^\D*[1-9]\d{{0,2}}(?:{mark}\d{{3}})+\D*$").all():
-        return form
-    other = NumberForm("," if form.decimal == "." else ".", form.decimal, form.unit)
-    return other if _parsed(texts, other).null_count() <= _parsed(texts, form).null_count() else form
-
-
-def _unit(texts: Any) -> str:
+def find_unit(texts: Any) -> str:
     """Return the unit that the texts have in common; empty if there is none."""
     rest = texts.str.replace_all(_SPACES, " ").str.replace(_CORE, " ").str.replace_all(rf"[{_SIGNS}()]", "")
     rest = rest.str.strip_chars()
@@ -215,74 +179,111 @@ def _unit(texts: Any) -> str:
     return str(unit) if n_cells >= _FRACTION_WITH_UNIT * len(texts) and begins >= _FRACTION_WITH_UNIT else ""
 
 
-def has_decimal_commas(frame: Any, *, semicolons: bool = False) -> bool:
-    """Return whether a text column contains numbers that require decimal commas.
-
-    If semicolons separate the fields, 1,234 counts as a number with a decimal comma.
-    """
-    for series in frame:
-        if series.dtype != pl.String:
-            continue
-        texts = series.head(_SAMPLE).drop_nulls().str.strip_chars()
-        texts = texts.filter(texts.str.contains(r"\d?,\d") & ~texts.is_in(list(MISSING)))
-        if not len(texts):
-            continue
-        form = find_form(texts, commas=semicolons)
-        if form.decimal == "," and not _parsed(texts, form).null_count():
-            return True
-    return False
-
-
 # Parts of a date in this order; "days" is the number of days since 1970, with the time of day as a fraction.
 PARTS = ("year", "month", "weekday", "hour", "days")
 ISO = "%Y-%m-%d"
-TIME_OF_DAY, _MONTHS, _DIGITS = "%H:%M", "%Y-%m", "%Y%m%d"
-# Formats of the day. If two formats fit, the first is used: 03/04/2024 is in March, or in April with decimal commas.
+TIME_OF_DAY, _QUARTERS = "%H:%M", "%YQ%q"
+# Formats without a day or minutes: texts before and after the cell, and the complete format.
+_COMPLETED = {
+    TIME_OF_DAY: ("1970-01-01 ", "", ISO),
+    **{form: ("", form[2] + "01", f"{form}{form[2]}%d") for form in ("%Y-%m", "%Y/%m", "%Y.%m")},
+    **{form: (f"01{form[2]}", "", f"%d{form[2]}{form}") for form in ("%m.%Y", "%m/%Y", "%b-%y", "%b-%Y")},
+    **{form: ("01 ", "", f"%d {form}") for form in ("%b %Y", "%B %Y")},
+    "%Y%m": ("", "01", "%Y%m%d"),
+    "%Y%m%d%H": ("", "00", "%Y%m%d%H%M"),
+    "%G-W%V": ("", "-1", "%G-W%V-%u"),
+    _QUARTERS: ("", "", ISO),
+}
+# Formats of the day.
 _FORMATS = (
-    *(ISO, "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%m-%d-%Y"),
+    *(ISO, "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", "%d-%m-%Y"),
     *("%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
-    *("%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%d-%b-%y", TIME_OF_DAY, _MONTHS),
+    *("%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%d-%b-%y", *_COMPLETED, "%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S"),
 )
-_DAY_FIRST = {"%m/%d/%Y": "%d/%m/%Y", "%m/%d/%y": "%d/%m/%y"}
+# Regular expressions for the beginning of a cell in each format, to try few formats.
+_SHAPES = {"Y": r"\d{4}", "G": r"\d{4}", "b": r"[^\W\d]+", "B": r"[^\W\d]+"}
+_BEGINNINGS = {
+    form: re.compile(re.sub("%(.)", lambda found: _SHAPES.get(found[1], r"\d{1,2}"), re.escape(form)))
+    for form in _FORMATS
+} | {_QUARTERS: re.compile(r"\d{4}\W?Q|Q\d")}
+#: Formats in which the month may also be the day. With decimal commas, the day comes first.
+DAY_FIRST = {"%m/%d/%Y": "%d/%m/%Y", "%m/%d/%y": "%d/%m/%y", "%m-%d-%Y": "%d-%m-%Y"}
+# Numbers that are dates if nearly all cells look like this: 20241231 (with a time of day or not), 202412, 2024.12.
+_NUMBERS = r"^(?:19|20)\d\d\.?(?:0[1-9]|1[0-2])$|^(?:0[1-9]|1[0-2])\.(?:19|20)\d\d$|^(?:19|20)\d{6}(?:\d\d){0,3}$"
 _CLOCKS = ("", " %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p")
 # Years must have four digits: %Y would read 24 as the year 24.
 _FIRST_YEAR, _LAST_YEAR = 1000, 9999
 _DATE_SAMPLE = 200
-_LIKE_DATES = r"(?i)^\d{1,4}[-/.: ]\s?\w|^(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* \d"
+_LIKE_DATES = (
+    r"(?i)^\d{1,4}[-/.: ]\s?\w|^(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w*[ -]\d|^\d{4}Q|^Q[1-4]\W?\d|"
+    + _NUMBERS
+)
 _NEARLY_ALL = 0.9
 
 
-def read_dates(series: Any, form: str) -> tuple[Any, Any]:
+_ZONE = r":\d\d(?:\.\d+)?\s?([+-]\d\d:\d\d)$"
+
+
+def with_offsets(texts: Any) -> Any:
+    """Write all offsets of times from UTC as +00:00."""
+    return texts.str.replace(r"\s*(?:Z|UTC|GMT)$", "+00:00").str.replace(r"(:\S*\s?[+-]\d\d)(\d\d)$", "${1}:${2}")
+
+
+def find_zone(series: Any) -> str:
+    """Return the time zone of a column of dates: a name, or the most common offset from UTC in texts; "" for none."""
+    if series.dtype != pl.String:
+        return str(getattr(series.dtype, "time_zone", None) or "")
+    offsets = with_offsets(texts_of(series.head(_SAMPLE)).drop_nulls()).str.extract(_ZONE)
+    return str(offsets.fill_null("").alias("zone").value_counts(sort=True)["zone"][0]) if len(offsets) else ""
+
+
+def read_dates(series: Any, form: str, zone: str = "") -> tuple[Any, Any]:
     """Parse a column as dates with times, null if missing, and return a mask of the cells that are not dates.
 
     Args:
         series: Column of dates or of text.
         form: Format of the day in `strptime` notation; a time of day and a time zone may follow.
+        zone: Time zone, or offset from UTC, of the returned times. Cells without a time zone do not count as dates; if
+            it is empty, neither do cells with one.
     """
     dtype = series.dtype
     if dtype == pl.Date:
-        return series.cast(pl.Datetime("us")), series.is_null() & False
+        series, dtype = series.cast(pl.Datetime("us")), pl.Datetime("us")
     if dtype == pl.Time:
         days = pl.DataFrame({"t": series}).select(
             pl.lit(np.datetime64("1970-01-01")).cast(pl.Date).dt.combine(pl.col("t"))
         )
         return days.to_series().alias(series.name), series.is_null() & False
     if isinstance(dtype, pl.Datetime):
-        plain = series if dtype.time_zone is None else series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return plain.cast(pl.Datetime("us")), series.is_null() & False
+        if bool(zone) != bool(dtype.time_zone):
+            return pl.Series(series.name, [None] * len(series), dtype=pl.Datetime("us")), series.is_not_null()
+        plain = series.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if zone else series
+        return _in_zone(plain.cast(pl.Datetime("us")), zone), series.is_null() & False
     texts = texts_of(series.cast(pl.Int64, strict=False) if dtype.is_float() else series)
-    dates = _parsed_dates(texts, form)
+    texts = with_offsets(texts)
+    dates = _in_zone(_parsed_dates(texts, form), zone)
+    dates = dates.set(texts.str.contains(_ZONE) != bool(zone), None)
     return dates, dates.is_null() & texts.is_not_null()
+
+
+def _in_zone(dates: Any, zone: str) -> Any:
+    """Convert times in UTC to a time zone or offset."""
+    if re.fullmatch(r"[+-]\d\d:\d\d", zone):
+        minutes = int(zone[1:3]) * 60 + int(zone[4:])
+        return dates.dt.offset_by(f"{zone[0].strip('+')}{minutes}m")
+    return dates.dt.replace_time_zone("UTC").dt.convert_time_zone(zone).dt.replace_time_zone(None) if zone else dates
 
 
 def _parsed_dates(texts: Any, form: str) -> Any:
     """Parse texts as dates without a time zone (in UTC if they name one), null if the format does not match."""
-    texts = texts.str.replace(r"(\d)T(\d)", "${1} ${2}").str.replace(r"\s*(?:Z|UTC|GMT)$", "+00:00")
-    if form == TIME_OF_DAY:
-        texts, form = "1970-01-01 " + texts, ISO
-    elif form == _MONTHS:
-        texts, form = texts.str.replace(r"^(\d{4}-\d{2})$", "${1}-01"), ISO
-    zoned = texts.str.contains(r":\d\d(?:\.\d+)?\s?[+-]\d\d:?\d\d$").fill_null(False)
+    texts = with_offsets(texts.str.replace(r"(\d)T(\d)", "${1} ${2}"))
+    if form == _QUARTERS:
+        texts = texts.str.replace(r"^Q([1-4])\W?(\d{4})$", "${2}Q${1}")
+        for quarter, month in enumerate(("01", "04", "07", "10"), start=1):
+            texts = texts.str.replace(rf"^(\d{{4}})\W?Q{quarter}$", f"${{1}}-{month}-01")
+    before, after, form = _COMPLETED.get(form, ("", "", form))
+    texts = before + texts + after
+    zoned = texts.str.contains(_ZONE).fill_null(False)
     parsed = pl.Series(texts.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(texts))
     for zone in ("", "%z"):
         part = texts.set(~zoned if zone else zoned, None) if zoned.any() else texts
@@ -302,26 +303,31 @@ def _parsed_dates(texts: Any, form: str) -> Any:
     return parsed
 
 
-def date_formats(series: Any, *, day_first: bool = False, chosen: bool = False) -> list[str]:
+def date_formats(series: Any, *, chosen: bool = False) -> list[str]:
     """Return the formats that parse nearly all of a sample of the cells; empty if the cells are not dates.
+
+    Numbers are dates if they are written as 20240403, 202404 or 2024.04.
 
     Args:
         series: Column of dates or of text.
-        day_first: Whether 03/04/2024 is in April.
-        chosen: Whether the user declared the column as dates; 20240403 is then a date.
+        chosen: Whether the user declared the column as dates.
     """
-    if series.dtype.is_temporal() and series.dtype != pl.Duration:
-        return [TIME_OF_DAY if series.dtype == pl.Time else ISO]
-    if series.dtype != pl.String and not (chosen and series.dtype.is_numeric()):
+    dtype = series.dtype
+    if dtype.is_temporal() and dtype != pl.Duration:
+        return [TIME_OF_DAY if dtype == pl.Time else ISO]
+    if not (dtype == pl.String or dtype.is_integer() or (chosen and dtype.is_float())):
         return []
-    cells = (series.cast(pl.Int64, strict=False) if series.dtype.is_float() else series).drop_nulls()
+    cells = (series.cast(pl.Int64, strict=False) if dtype.is_float() else series).drop_nulls()
     sample = texts_of(cells.gather_every(max(1, len(cells) // _DATE_SAMPLE))).drop_nulls()
-    if chosen and len(sample) and sample.str.contains(r"^\d{8}$").mean() >= _NEARLY_ALL:
-        return [_DIGITS]
-    if not len(sample) or sample.str.contains(_LIKE_DATES).mean() < _NEARLY_ALL:
+    if not len(sample) or sample.str.contains(_LIKE_DATES if dtype == pl.String else _NUMBERS).mean() < _NEARLY_ALL:
         return []
-    formats = dict.fromkeys(_DAY_FIRST.get(form, form) if day_first else form for form in _FORMATS)
+    formats = [form for form in _FORMATS if any(map(_BEGINNINGS[form].match, sample))]
     return [form for form in formats if _parsed_dates(sample, form).null_count() <= (1 - _NEARLY_ALL) * len(sample)]
+
+
+def are_numbers(texts: Any) -> bool:
+    """Return whether texts that were read as dates may also be read as numbers."""
+    return bool(texts.str.contains(_NUMBERS).mean() >= _NEARLY_ALL)
 
 
 def date_parts(dates: Any, parts: tuple[str, ...]) -> NDArray[np.float64]:
