@@ -8,6 +8,7 @@ import torch
 import torchmcl
 from grids import for_each
 from torchmcl.exporting import ONNX, AOTInductor, ExportedProgram, ExportForm
+from torchmcl.nn import EmbeddedLatent, LatentHypotheses, NormalLatent
 
 MODELS = {
     "scores": lambda: torchmcl.MultiHypothesisMLP(6, 1, 5, hidden=(8,)),
@@ -17,14 +18,19 @@ MODELS = {
 
 
 class Deep(torch.nn.Module):
-    """Sequences of any length."""
+    """Sequences of any length, with their lengths."""
 
     def __init__(self):
         super().__init__()
         self.head = torchmcl.MultiHypothesisHead(4, 2, 3)
 
-    def forward(self, frames, offset):
-        return self.head(frames.cumsum(dim=1) + offset[:, None])
+    def forward(self, sequences, offset):
+        frames, lengths = sequences
+        return self.head(frames.cumsum(dim=1)[torch.arange(frames.shape[0]), lengths - 1] + offset)
+
+
+def sequences(n_rows, length):
+    return (torch.randn(n_rows, length, 4), torch.randint(1, length + 1, (n_rows,))), torch.randn(n_rows, 4)
 
 
 def fields(result):
@@ -47,7 +53,9 @@ def check_equal(model, run, *inputs):
 def onnx_runner(path):
     session = pytest.importorskip("onnxruntime").InferenceSession(path)
     names = [one.name for one in session.get_inputs()]
-    return session, lambda *x: session.run(None, {n: v.numpy() for n, v in zip(names, x, strict=True)})
+    return session, lambda *x: session.run(
+        None, {n: v.numpy() for n, v in zip(names, torch.utils._pytree.tree_leaves(x), strict=True)}
+    )
 
 
 @for_each("kind, dtype", list(zip(MODELS, [torch.float64, torch.float32, torch.float32], strict=True)))
@@ -63,22 +71,50 @@ def test_a_program_runs_for_every_batch_and_returns_the_same_type(kind, dtype, t
 def test_onnx_has_the_names_of_arguments_and_fields_and_free_axes(tmp_path):
     pytest.importorskip("onnxscript")
     model = Deep()
-    path = exported(model, tmp_path / "model.onnx", (torch.randn(2, 5, 4), torch.randn(2, 4)))
+    path = exported(model, tmp_path / "model.onnx", sequences(2, 5))
     session, run = onnx_runner(path)
-    assert [one.name for one in session.get_inputs()] == ["frames", "offset"]
+    assert [one.name for one in session.get_inputs()] == ["sequences_0", "sequences_1", "offset"]
     assert [one.name for one in session.get_outputs()] == ["hypotheses", "score_logits"]
-    assert session.get_inputs()[0].shape == ["batch", "length", 4]
+    assert [one.shape for one in session.get_inputs()] == [["batch", "length", 4], ["batch"], ["batch", 4]]
     assert session.get_outputs()[0].shape[0] == "batch"
     for n_rows, length in ((1, 1), (3, 17)):
-        check_equal(model, run, torch.randn(n_rows, length, 4), torch.randn(n_rows, 4))
+        check_equal(model, run, *sequences(n_rows, length))
 
 
-def test_a_trace_runs_for_every_batch(tmp_path):
-    model = MODELS["sequences, scales"]()
-    path = exported(model, tmp_path / "model.ts", torch.randn(3, 6))
+LATENTS = {
+    "embedded": lambda: LatentHypotheses(torch.nn.Linear(6 + 2, 1), 3, EmbeddedLatent(3, 2)),
+    "normal": lambda: LatentHypotheses(torch.nn.Linear(6 + 2, 1), 3, NormalLatent(2)),
+    "distributions": lambda: LatentHypotheses(
+        torchmcl.MultiHypothesisMLP(6 + 2, 2, 1, hidden=(4,), scales=True), 3, EmbeddedLatent(3, 2)
+    ),
+}
+
+
+@for_each("suffix", [".pt2", ".ts"])
+@for_each("kind", LATENTS)
+def test_sampled_hypotheses_run_for_every_batch(kind, suffix, tmp_path):
+    model = LATENTS[kind]()
+    path = exported(model, tmp_path / f"model{suffix}", (torch.randn(3, 6), model.draw(3)))
+    alone = exported(model, tmp_path / f"alone{suffix}", torch.randn(3, 6))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check_equal(model, torch.jit.load(path), torch.randn(7, 6))
+        load = torch.jit.load if suffix == ".ts" else lambda path: torch.export.load(path).module()
+        check_equal(model, load(path), torch.randn(7, 6), model.draw(7))
+        if kind == "normal":
+            assert fields(load(alone)(torch.randn(7, 6)))[0].shape == (7, 3, 1)
+        else:
+            check_equal(model, load(alone), torch.randn(7, 6))
+
+
+@for_each("kind", ["sequences", "sequences, scales"])
+def test_a_trace_runs_for_every_batch(kind, tmp_path):
+    model, example, inputs = Deep(), sequences(3, 5), sequences(7, 5)
+    if kind != "sequences":
+        model, example, inputs = MODELS[kind](), torch.randn(3, 6), (torch.randn(7, 6),)
+    path = exported(model, tmp_path / "model.ts", example)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_equal(model, torch.jit.load(path), *inputs)
 
 
 @pytest.mark.slow
@@ -104,6 +140,8 @@ def test_export_leaves_the_mode_of_the_model(tmp_path):
         ("model.pth", torch.randn(2, 6), None, "export: `path`"),
         ("model.onnx", torch.randn(2, 6), "onnx", "export: `form`"),
         ("model.onnx", 3.0, None, "export: `example`"),
+        ("model.onnx", ((torch.randn(2, 6), 4),), None, r"got \(\(\(2, 6\), 'int'\),\)"),
+        ("model.onnx", (torch.randn(2, 6), torch.randn(2)), None, "An argument that is itself a tuple"),
         ("model.onnx", torch.tensor(3.0), ONNX(), "export: `example`"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.utils._pytree import tree_leaves, tree_map
 
 from torchmcl.errors import bad_value
 from torchmcl.optional import optional_import
@@ -24,13 +25,13 @@ class ExportForm(ABC):
     """Base class of export formats. Subclasses implement `write`."""
 
     @abstractmethod
-    def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
+    def write(self, model: nn.Module, path: Path, example: tuple[Any, ...]) -> None:
         """Write a network in evaluation mode.
 
         Args:
             model: Network.
             path: Path of the file.
-            example: Example inputs.
+            example: Example inputs: tensors, or nested tuples and dictionaries of tensors.
         """
 
 
@@ -38,7 +39,7 @@ class ExportForm(ABC):
 class ExportedProgram(ExportForm):
     """Graph of torch operations, for `torch.export.load` without the class of the model; suffix ".pt2"."""
 
-    def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
+    def write(self, model: nn.Module, path: Path, example: tuple[Any, ...]) -> None:
         """Write the program."""
         torch.export.save(_program(model, example), path)
 
@@ -55,12 +56,19 @@ class ONNX(ExportForm):
 
     opset: int = 18
 
-    def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
-        """Write the graph; inputs and outputs have the names of the arguments and result fields of `forward`."""
+    def write(self, model: nn.Module, path: Path, example: tuple[Any, ...]) -> None:
+        """Write the graph.
+
+        Inputs and outputs have the names of the arguments and result fields of `forward`. Several tensors in one
+        argument are numbered: "inputs_0", "inputs_1".
+        """
         optional_import("onnxscript", extra="export", needed_by="torchmcl.export to ONNX")
         example = _several(example)
         modules: list[Any] = [module for module in model.modules() if hasattr(module, "onnx_translations")]
-        names = list(inspect.signature(model.forward).parameters)[: len(example)]
+        names: list[str] = []
+        for name, argument in zip(inspect.signature(model.forward).parameters, example, strict=False):
+            n_tensors = len(tree_leaves(argument))
+            names += [name] if n_tensors == 1 else [f"{name}_{i}" for i in range(n_tensors)]
         written = torch.onnx.export(
             _program(model, example),
             example,
@@ -86,7 +94,7 @@ class TorchScript(ExportForm):
     separators.
     """
 
-    def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
+    def write(self, model: nn.Module, path: Path, example: tuple[Any, ...]) -> None:
         """Write the trace."""
         traced = torch.jit.trace(_Tuples(model), example, check_trace=False)
         traced.save(str(path))
@@ -96,7 +104,7 @@ class TorchScript(ExportForm):
 class AOTInductor(ExportForm):
     """Machine-code package of AOTInductor, for `torch._inductor.aoti_load_package`; requires a C++ compiler."""
 
-    def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
+    def write(self, model: nn.Module, path: Path, example: tuple[Any, ...]) -> None:
         """Compile and write the package."""
         torch._inductor.aoti_compile_and_package(_program(model, example), package_path=str(path))
 
@@ -104,9 +112,7 @@ class AOTInductor(ExportForm):
 _BY_SUFFIX: Mapping[str, ExportForm] = {".pt2": ExportedProgram(), ".onnx": ONNX(), ".ts": TorchScript()}
 
 
-def export(
-    model: nn.Module, path: str | Path, example: Tensor | tuple[Tensor, ...], form: ExportForm | None = None
-) -> Path:
+def export(model: nn.Module, path: str | Path, example: Any, form: ExportForm | None = None) -> Path:
     """Write a network to a file that runs without its Python class.
 
     The first axis of all inputs is dynamic, and so is every other axis that the network accepts in several sizes, such
@@ -116,7 +122,8 @@ def export(
         model: Module that returns `Predictions`, `Distributions`, tensors or tuples of them.
         path: Path of the file, with the suffix ".pt2" for `ExportedProgram`, ".onnx" for `ONNX` (the extra `export`) or
             ".ts" for `TorchScript`.
-        example: Example input, or tuple of inputs, on the device of the model; only types and shapes matter.
+        example: Example input, or tuple of the arguments of `forward`, on the device of the model; only types and
+            shapes matter. An argument that is itself a tuple is `((past, lengths),)`.
         form: Export format, if the suffix does not determine it: `AOTInductor()`, or `ONNX(opset=21)`.
 
     Returns:
@@ -141,8 +148,15 @@ def export(
         advice = "For example ONNX() or TorchScript()."
         raise TypeError(bad_value("export", "form", "be an ExportForm", repr(form), advice))
     inputs = example if isinstance(example, tuple) else (example,)
-    if not all(isinstance(each, Tensor) and each.ndim for each in inputs):
-        raise TypeError(bad_value("export", "example", "be a tensor with a batch axis, or a tuple of them", example))
+    if not all(isinstance(each, Tensor) and each.ndim for each in tree_leaves(inputs)):
+        got = tree_map(lambda each: tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__, example)
+        raise TypeError(bad_value("export", "example", "be a tensor with a batch axis, or a tuple of them", got))
+    try:
+        inspect.signature(model.forward).bind(*inputs)
+    except TypeError as error:
+        advice = "An argument that is itself a tuple is ((a, b),)."
+        got = f"{len(inputs)} arguments: {error}"
+        raise TypeError(bad_value("export", "example", "have the arguments of `forward`", got, advice)) from error
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -154,22 +168,19 @@ def export(
     return path
 
 
-def _several(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _several(example: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return inputs with at least two rows, because torch treats a size of 1 as constant."""
-    return tuple(torch.cat([each, each]) if len(each) == 1 else each for each in example)
+    several: tuple[Any, ...] = tree_map(lambda each: torch.cat([each, each]) if len(each) == 1 else each, example)
+    return several
 
 
-def _program(model: nn.Module, example: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+def _program(model: nn.Module, example: tuple[Any, ...]) -> torch.export.ExportedProgram:
     example = _several(example)
-    names = list(inspect.signature(model.forward).parameters)
-    shapes = {
-        name: {axis: Dim.AUTO if axis else Dim.DYNAMIC for axis in range(each.ndim)}
-        for name, each in zip(names, example, strict=False)
-    }
+    shapes = tree_map(lambda each: {axis: Dim.AUTO if axis else Dim.DYNAMIC for axis in range(each.ndim)}, example)
     return torch.export.export(model, example, dynamic_shapes=shapes)
 
 
-def _output_names(model: nn.Module, example: tuple[Tensor, ...]) -> list[str]:
+def _output_names(model: nn.Module, example: tuple[Any, ...]) -> list[str]:
     """Return the names of the tensors that a model returns."""
     result = model(*example)
     if isinstance(result, Tensor):
@@ -180,17 +191,18 @@ def _output_names(model: nn.Module, example: tuple[Tensor, ...]) -> list[str]:
 
 def _name_axes(program: Any) -> None:
     """Name dynamic axes: "batch" for the first, "length" for a single other one, "size_1" and so on for several."""
-    symbols = []
+    batch: list[str] = []
+    others: list[str] = []
     for each in program.model.graph.inputs:
         for axis, size in enumerate(each.shape):
             if isinstance(size, int):
                 continue
             if size.value.isdigit():  # torch writes a size that it found to be fixed as a symbol
                 each.shape[axis] = int(size.value)
-            elif size.value not in symbols:
-                symbols.append(size.value)
-    others = ["length"] if len(symbols) == 2 else [f"size_{i}" for i in range(1, len(symbols))]
-    program.rename_axes(dict(zip(symbols, ["batch", *others], strict=False)))
+            elif size.value not in batch + others:
+                (others if axis else batch).append(size.value)
+    names = ["length"] if len(others) == 1 else [f"size_{i}" for i in range(1, len(others) + 1)]
+    program.rename_axes(dict.fromkeys(batch, "batch") | dict(zip(others, names, strict=True)))
 
 
 class _Tuples(nn.Module):

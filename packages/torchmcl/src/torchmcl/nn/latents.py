@@ -81,7 +81,7 @@ class ConcatLatent(nn.Module):
 
     def forward(self, network: nn.Module, inputs: Tensor, codes: Tensor) -> Any:
         """Return the output of the network for inputs [rows, ..., features] and latents [rows, size]."""
-        codes = codes.view(len(codes), *[1] * (inputs.ndim - 2), -1).expand(*inputs.shape[:-1], -1)
+        codes = codes.view(codes.shape[0], *[1] * (inputs.ndim - 2), -1).expand(*inputs.shape[:-1], -1)
         return network(torch.cat([inputs, codes.to(inputs.dtype)], dim=-1))
 
 
@@ -133,9 +133,9 @@ class LatentHypotheses(nn.Module):
             n_hypotheses: Number of latents to draw; by default the number in training.
         """
         if latents is None:
-            latents = self.draw(len(inputs), n_hypotheses, inputs.device)
-        batch, n_latents = latents.shape[:2]
-        repeated = inputs.repeat_interleave(n_latents, dim=0)
+            latents = self.draw(inputs.shape[0], n_hypotheses, inputs.device)
+        batch, n_latents = latents.shape[:2]  # not `len`, which an export would take for a constant
+        repeated = inputs.unsqueeze(1).expand(-1, n_latents, *inputs.shape[1:]).flatten(0, 1)
         output = self.injection(self.network, repeated, self.latent(latents).flatten(0, 1))
         if isinstance(output, Tensor):
             return Predictions(output.unflatten(0, (batch, n_latents)))
