@@ -1,8 +1,11 @@
 import pickle
 
+import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
+from torchmcl.loop import CUDAGraphModel, FiniteGuard, NonFiniteLossError, Recorder
 
 
 def test_the_mask_and_the_scores_are_optional():
@@ -40,3 +43,31 @@ def test_the_default_collate_function_of_a_loader_makes_batches():
     assert isinstance(batch, mcl.Batch)
     assert batch.inputs.shape == (4, 3)
     assert batch.mask.shape == (4, 1)
+
+
+@for_each("kind", [tuple, dict])
+def test_inputs_may_be_several_tensors_everywhere(kind):
+    def several(*tensors):
+        return tensors if kind is tuple else dict(zip(("past", "lengths"), tensors, strict=True))
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = mcl.MultiHypothesisHead(4, 1, 3)
+
+        def forward(self, inputs):
+            past, lengths = inputs if kind is tuple else inputs.values()
+            return self.head(past.cumsum(dim=1)[torch.arange(past.shape[0]), lengths - 1])
+
+    samples = [mcl.Batch(several(torch.randn(5, 4), torch.tensor(3)), torch.randn(1)) for _ in range(6)]
+    model, batch = Model(), torch.utils.data.default_collate(samples)
+    recorder = Recorder(every=1, model=model, probes=batch.inputs)
+    for either in (model, CUDAGraphModel(model)):
+        output = mcl.mcl_step(either, batch, mcl.WTA())
+        recorder(0, output, mcl.WTA())
+    assert recorder.records().hypotheses.shape == (2, 6, 3, 1)
+    samples[2] = samples[2]._replace(inputs=several(torch.full((5, 4), torch.nan), torch.tensor(3)))
+    batch = torch.utils.data.default_collate(samples)
+    with pytest.raises(NonFiniteLossError) as stopped:
+        FiniteGuard(model.parameters())(mcl.mcl_step(model, batch, mcl.WTA()), batch, "batch 0")
+    assert stopped.value.cause == "inputs"

@@ -32,7 +32,8 @@ class Batch(NamedTuple):
     """Training data of a step.
 
     Attributes:
-        inputs: Inputs of the model, [batch, ...].
+        inputs: Inputs of the model, [batch, ...]: a tensor, or a tuple or dictionary of tensors, which the model
+            receives as one argument. A `DataLoader` collates tuples to lists.
         targets: Targets, [batch, targets, dim]; sequences, [batch, targets, steps, dim]; or class ids, [batch,
             targets].
         mask: Valid targets, [batch, targets], or valid steps, [batch, targets, steps]; None if all are valid.
@@ -40,7 +41,7 @@ class Batch(NamedTuple):
             if each sample has its own winners.
     """
 
-    inputs: Tensor
+    inputs: Any
     targets: Tensor
     mask: Tensor | None = None
     scene: Tensor | None = None

@@ -57,7 +57,8 @@ class CUDAGraphModel:
     def __call__(self, inputs: Tensor) -> Predictions | Distributions:
         """Return the predictions of the model."""
         model = self.model
-        if not (isinstance(model, nn.Module) and model.training and inputs.is_cuda and torch.is_grad_enabled()):
+        on_gpu = isinstance(inputs, Tensor) and inputs.is_cuda  # several inputs are not captured
+        if not (isinstance(model, nn.Module) and model.training and on_gpu and torch.is_grad_enabled()):
             return model(inputs)
         half = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
         key = (inputs.shape, inputs.dtype, inputs.device, half)

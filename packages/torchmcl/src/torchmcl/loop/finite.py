@@ -3,9 +3,11 @@
 import math
 import warnings
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from torchmcl.checks import check_non_negative_int
 from torchmcl.types import Batch, StepOutput, as_batch
@@ -110,7 +112,7 @@ class FiniteGuard:
         )
 
 
-def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> dict[str, Tensor | None]:
+def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> dict[str, Any]:
     """Return the tensors of a step in the order of their computation."""
     batch = as_batch(batch)
     targets = batch.targets
@@ -129,10 +131,11 @@ def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> 
     }
 
 
-def first_not_finite(parts: Mapping[str, Tensor | None]) -> str:
-    """Return the name of the first tensor with a NaN or an infinity, "" if there is none."""
+def first_not_finite(parts: Mapping[str, Any]) -> str:
+    """Return the name of the first tensor, or structure of tensors, with a NaN or an infinity, "" if there is none."""
     for name, part in parts.items():
-        if isinstance(part, Tensor) and part.is_floating_point() and not bool(part.detach().isfinite().all()):
+        leaves = [leaf.detach() for leaf in tree_leaves(part) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        if not all(bool(leaf.isfinite().all()) for leaf in leaves):
             return name
     return ""
 

@@ -37,7 +37,7 @@ class Recorder:
         every: Number of steps between records.
         model: Model that returns the hypotheses at `probes`.
         probes: Inputs whose hypotheses are recorded, [probes, ...]; by default up to four first rows of each batch. A
-            batch with fewer rows than the first batch repeats its rows.
+            batch with fewer rows than the first batch repeats its rows. The records contain probes that are a tensor.
         scores: Score objective, which defines the probabilities, as in `mcl_step`.
         path: Path of a .jsonl file that is updated regularly, and complete at the end of a `with` block.
 
@@ -145,7 +145,7 @@ class Recorder:
             **dict(zip(SCALARS, scalars.unbind(dim=1), strict=True)),
             usage=usage,
             hypotheses=hypotheses.unflatten(1, self._shape),
-            probes=None if self._probes is None else self._probes.detach().cpu(),
+            probes=self._probes.detach().cpu() if isinstance(self._probes, Tensor) else None,
             scores=scores.unflatten(1, (n_rows, n_hypotheses)) if scores.numel() else None,
         )
 
