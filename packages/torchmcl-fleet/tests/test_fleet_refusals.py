@@ -1,5 +1,7 @@
 """Hostile options of fleets are refused; the message names the argument."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -28,6 +30,16 @@ POINTS, EVENTS = torch.zeros(3, 2), torch.zeros(3, 1, 1)
 NAN = float("nan")
 
 
+@dataclass(frozen=True, eq=False)
+class Relaxed(mcl.AssignmentRule):
+    """Rule with a field that has no value per model."""
+
+    epsilon: float
+
+    def weights(self, cost, mask):
+        return mcl.RelaxedWTA(self.epsilon).weights(cost, mask)
+
+
 def half_precision():
     return small_mlp().bfloat16()
 
@@ -35,7 +47,13 @@ def half_precision():
 FLEETS = {
     "n_models": [0, 2.0],
     "module_factory": [small_mlp(), 3, lambda: 3, lambda: torch.nn.Linear(2, 2), half_precision],
-    "rule": [[mcl.WTA()] * 2, "wta", lambda epoch: 0.5, lambda epoch: mcl.WTA() if epoch else mcl.TopK(2)],
+    "rule": [
+        [mcl.WTA()] * 2,
+        "wta",
+        lambda epoch: 0.5,
+        lambda epoch: mcl.WTA() if epoch else mcl.TopK(2),
+        mcl.annealed(Relaxed, epsilon=mcl.Linear(0.5, 0.0, 2)),
+    ],
     "learning_rate": [[0.1], -0.1, [0.1, 0.1, -0.2], mcl.Linear(0.1, -0.1, 2), NAN, "0.1", np.ones((3, 1))],
     "weight_decay": [(0.1,) * 4, -0.1, [0.0, -0.1, 0.0], "0.1", np.array([0.1, np.nan, 0.1])],
     "seeds": [range(2), np.array([0.0, 1.0, 2.0]), [0, 1, True], [0, 1, 2**63]],

@@ -293,9 +293,9 @@ def _values_of(rule: Any, n_epochs: int) -> tuple[AssignmentRule, dict[str, Tens
         by_epoch = [_rule_at(rule, epoch) for epoch in range(n_epochs)]
         for epoch, current in enumerate(by_epoch):
             if _kind(current) != _kind(first):
-                advice = "Schedule a field instead, for example annealed(RelaxedWTA, epsilon=...)."
+                demand = "keep its type, and change only fields annotated as `float | Tensor`, during a training run"
                 got = f"{first!r} at epoch 0 and {current!r} at epoch {epoch}"
-                raise ValueError(bad_value("Fleet", "rule", "keep its type during a training run", got, advice))
+                raise ValueError(bad_value("Fleet", "rule", demand, got, "Each model of a fleet has its own value."))
         values = {name: [float(getattr(current, name)) for current in by_epoch] for name in names}
     return first, {name: torch.tensor(column, dtype=torch.float64) for name, column in values.items()}
 
@@ -317,7 +317,7 @@ def _rule_at(rule: Any, epoch: int) -> AssignmentRule:
 def _numeric_fields(kind: type[AssignmentRule]) -> list[str]:
     """Return the names of the fields that may be tensors, with a value per model."""
     types = get_type_hints(kind)
-    return [field.name for field in fields(kind) if Tensor in get_args(types[field.name])]
+    return [field.name for field in fields(kind) if Tensor in (types[field.name], *get_args(types[field.name]))]
 
 
 def _kind(rule: AssignmentRule) -> tuple[Any, ...]:
