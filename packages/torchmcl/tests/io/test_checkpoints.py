@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -309,6 +310,24 @@ def test_work_that_saves_is_asked_and_other_work_is_ended(number, code):
 def test_a_second_signal_ends_work_that_does_not_listen():
     with pytest.raises(TrainingInterrupted, match="The last saved state is kept"):
         work_that_does_not_listen(signal.SIGTERM, signal.SIGTERM, saves=True)
+
+
+def test_a_signal_that_a_finalizer_swallows_is_repeated_without_a_traceback(capfd):
+    class Finalized:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0)
+
+    def work():
+        with stop_on_signals():
+            Finalized()
+            time.sleep(5)
+
+    before = sys.unraisablehook
+    with pytest.raises(TrainingInterrupted, match="Stopped by SIGTERM"):
+        work()
+    assert sys.unraisablehook is before
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_signal_that_comes_too_late_ends_the_work_after_it():

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,9 +71,19 @@ def stop_on_signals() -> Iterator[None]:
     _received = None
     for number in before:
         signal.signal(number, _on_signal)
+    hook = sys.unraisablehook
+
+    def lost(error: "sys.UnraisableHookArgs") -> None:  # in a finalizer, or in a callback of the import system
+        if isinstance(error.exc_value, TrainingInterrupted):
+            threading.Timer(0.01, os.kill, (os.getpid(), error.exc_value.signal)).start()
+        else:
+            hook(error)
+
+    sys.unraisablehook = lost
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         _received = None
