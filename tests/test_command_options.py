@@ -1,5 +1,6 @@
 """Options of the commands of the siblings: bad ones are named, good ones are taken."""
 
+import re
 import shlex
 
 import pytest
@@ -42,6 +43,30 @@ def test_a_bad_option_is_named_and_nothing_is_written(command, option, tmp_path,
     assert stop.value.code == 2
     assert f": `{option}` " in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@for_each(
+    "command, message",
+    [
+        (["fitt"], r"torchmcl: `COMMAND` must be .*, got 'fitt'\. Did you mean 'fit'\? See `torchmcl --help`"),
+        ([*TABLE, "--tarhet", "y"], r"torchmcl fit: `--tarhet` is not .* Did you mean '--target'\? See `torchmcl fit"),
+        (["play", "zz"], r"torchmcl play: `zz` is not an argument of this command\. See `torchmcl play --help`"),
+    ],
+)
+def test_what_is_unknown_is_an_error_of_its_own_command(command, message, capsys):
+    with pytest.raises(SystemExit):
+        main(command)
+    assert re.match(message, capsys.readouterr().err)
+
+
+def test_every_output_has_the_same_options():
+    parsers, outputs = [_parser()], []
+    while parsers:
+        actions = parsers.pop()._actions
+        parsers += [p for a in actions if isinstance(a.choices, dict) for p in a.choices.values()]
+        outputs += [a.option_strings for a in actions if "--out" in a.option_strings]
+    assert len(outputs) > 10
+    assert {tuple(options) for options in outputs} == {("-o", "--out")}
 
 
 NAMES = ["price", "Individual ID", "Last, first", 'the "old" one', '"', " x", "-1", "it's", "$HOME", "a\nb", "ü;&|"]

@@ -38,7 +38,9 @@ def test_futures_quantiles_page_and_model_are_written(table, tmp_path):
     futures, quantiles = (pd.read_csv(tmp_path / "out" / name) for name in ("futures.csv", "quantiles.csv"))
     assert len(futures) == len(quantiles) == 14
     assert {"shop", "date", "future_5", "probability_5"} <= set(futures)
-    assert {"q0.1", "q0.9", "low", "high"} <= set(quantiles)
+    assert {"q0.05", "q0.1", "q0.9", "q0.95", "low", "high"} <= set(quantiles)
+    text = (tmp_path / "out" / "quantiles.csv").read_text() + (tmp_path / "out" / "futures.csv").read_text()
+    assert max(len(cell) for line in text.splitlines()[1:] for cell in line.split(",")[2:]) < 16
     page = (tmp_path / "out" / "index.html").read_text()
     assert "shop 0 &lt;b&gt;&amp;" in page
     assert "<b>&<" not in page

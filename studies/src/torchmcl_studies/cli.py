@@ -62,7 +62,7 @@ def _add_common(
 ) -> None:
     """Add the options common to all studies."""
     out = Path("out") / (folder or study)
-    command.add_argument("--out", type=Path, default=out, help="folder for the results (default: %(default)s)")
+    command.add_argument("-o", "--out", type=Path, default=out, help="folder for the results (default: %(default)s)")
     command.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     command.add_argument("--quiet", action="store_true", help="hide the progress bars")
     if seeds is not None:

@@ -15,6 +15,8 @@ __all__ = ["add_forecast_command"]
 
 _OWNER = "torchmcl forecast"
 _FILES = ("futures.csv", "quantiles.csv", "model")
+# Significant digits of values in the files.
+_DIGITS = "%.9g"
 _DESCRIPTION = """\
 Train a forecaster on the series of a table. It predicts several futures of each series with their probabilities.
 
@@ -189,6 +191,7 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
 def _forecast(plan: ForecastPlan) -> None:
     from torchmcl import io
     from torchmcl.app.progress import seconds_since_start
+    from torchmcl_forecast.forecast import LEVELS
     from torchmcl_forecast.forecaster import Forecaster
     from torchmcl_forecast.page import write_page
 
@@ -199,7 +202,7 @@ def _forecast(plan: ForecastPlan) -> None:
         warnings.filterwarnings("ignore", "Forecaster.fit: .* usually closed")  # among the notes of the report
         forecaster.fit(plan.frame, horizon=plan.horizon, checkpoint=plan.checkpoint)
     forecast = forecaster.forecast(future=plan.future)
-    futures, quantiles = forecast.futures(), forecast.quantiles()
+    futures, quantiles = forecast.futures(), forecast.quantiles([0.05, *LEVELS, 0.95])
     if forecast.tube_level is not None:
         tube = forecast.tube()
         quantiles = quantiles.assign(low=tube["low"], high=tube["high"])
@@ -209,8 +212,8 @@ def _forecast(plan: ForecastPlan) -> None:
     trained += plan.notes
     # Write the report first: if the command is stopped between files, it marks the folder as one of torchmcl.
     write_page(plan.out / "index.html", forecast, source=plan.source, value=forecaster.value, trained=trained)
-    io.write_atomically(plan.out / "futures.csv", futures.to_csv(index=False))
-    io.write_atomically(plan.out / "quantiles.csv", quantiles.to_csv(index=False))
+    io.write_atomically(plan.out / "futures.csv", futures.to_csv(index=False, float_format=_DIGITS))
+    io.write_atomically(plan.out / "quantiles.csv", quantiles.to_csv(index=False, float_format=_DIGITS))
     forecaster.save(plan.out / "model")
     io.Checkpoint.discard(plan.checkpoint)
     if not plan.quiet:

@@ -50,7 +50,7 @@ def write_page(path: Path, forecast: Forecast, *, source: str, value: str, train
             axis.xaxis.set_major_formatter(ConciseDateFormatter(axis.xaxis.get_major_locator()))
         axis.spines[["top", "right"]].set_visible(False)
         total = f"about {report.number(mean)} {report.escape(value)} in total"
-        caption = f"In {steps}: {total}, most likely {report.number(low)} to {report.number(high)}."
+        caption = f"In {steps}: {total}, {report.number(low)} to {report.number(high)} with a probability of 80 %."
         plots.append(report.image(figure, f"History and futures of {name}", caption))
     more = f"<p>The files beside this report contain {left_out:,} more series.</p>" if left_out else ""
     body = f"""<h1>{report.escape(source)}: the next {steps}</h1>
@@ -63,7 +63,7 @@ future.</p>
 {_table(forecast, names, sums)}
 <h2>Files</h2>
 <p><code>futures.csv</code> contains the futures. <code>quantiles.csv</code> contains the quantiles of each step from
-10 to 90 %, and the tube. <code>model/</code> contains the trained forecaster.</p>
+5 to 95 %, and the tube. <code>model/</code> contains the trained forecaster.</p>
 <p class="note">{report.escape(" ".join(trained))}</p>"""
     io.write_atomically(path, report.html_report(f"Futures of {source}", body, command="torchmcl forecast"))
 

@@ -112,7 +112,9 @@ def verdict_on(records: dict[str, Any]) -> Verdict:
     reasons = (*_row_reasons(records), *problems, *_suspicious_columns(records))
     if reasons:
         return Verdict("careful", reasons, "")
-    return Verdict("good", (), f"no problem was found on {found['n_rows']:,} test rows")
+    low, high = map(report.percent, chance_band(LEVEL, found["n_rows"]))
+    chance = f"where correct {report.percent(LEVEL)} sets contain {low} to {high} of the true values"
+    return Verdict("good", (), f"no problem was found on {found['n_rows']:,} test rows, {chance}")
 
 
 def forks(records: dict[str, Any]) -> str:

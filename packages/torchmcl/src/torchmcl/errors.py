@@ -27,7 +27,7 @@ def bad_value(owner: str, argument: str, rule: str, value: object, advice: str =
 
 def nearest_hint(value: str, known: Iterable[str]) -> str:
     """Return a suggestion for a message about an unknown name: the nearest known name, "" if none is similar."""
-    near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.4)
+    near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

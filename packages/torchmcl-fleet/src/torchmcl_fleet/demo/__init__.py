@@ -19,7 +19,9 @@ def add_demo_command(commands: arguments.Commands) -> None:
         "seeds each, and write one self-contained HTML report with predictions, a table, curves and an animation.",
         epilog="example: torchmcl demo --out out/demo",
     )
-    demo.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the report (default: %(default)s)")
+    demo.add_argument(
+        "-o", "--out", type=Path, default=Path("out/demo"), help="folder for the report (default: %(default)s)"
+    )
     demo.add_argument("--seeds", type=arguments.positive, default=5, help="seeds per method (default: %(default)s)")
     demo.add_argument(
         "--epochs", type=arguments.positive, default=150, help="epochs per training run (default: %(default)s)"

@@ -28,7 +28,7 @@ def _add_mix(tasks: Any) -> None:
         epilog="example: torchmcl data mix recordings --out mixed --speakers 2 --counts tr=200,cv=20,tt=20",
     )
     mix.add_argument("folder", type=Path, help="folder of recordings, with a subfolder for each speaker")
-    mix.add_argument("--out", type=Path, required=True, help="folder for the mixtures")
+    mix.add_argument("-o", "--out", type=Path, required=True, help="folder for the mixtures")
     mix.add_argument(
         "--speakers", type=arguments.positive, default=2, help="speakers per mixture (default: %(default)s)"
     )
@@ -54,7 +54,7 @@ def _add_pack(tasks: Any) -> None:
         epilog="example: torchmcl data pack speech --parts tr,cv --out speech.npz",
     )
     pack.add_argument("folder", type=Path, help="folder of recordings; their names are relative to it")
-    pack.add_argument("--out", type=Path, required=True, help="output file")
+    pack.add_argument("-o", "--out", type=Path, required=True, help="output file")
     pack.add_argument("--parts", type=arguments.names, help="subfolders, separated by commas (default: all)")
     pack.add_argument(
         "--sample-rate", type=arguments.positive, default=8000, help="sample rate in Hz (default: %(default)s)"

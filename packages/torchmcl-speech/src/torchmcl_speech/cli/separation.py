@@ -46,7 +46,7 @@ def _add_train(tasks: Any) -> None:
     shipped = "paper-2spk, paper-3spk, quick, study, ship-2spk, ship-3spk, ship-any, ship-small, fine-tune"
     config = f"YAML file, or name of a bundled configuration: {shipped} (default with --from: fine-tune)"
     train.add_argument("config", nargs="?", help=config)
-    train.add_argument("--out", type=Path, help="folder for models, records and logs (default: out/CONFIG)")
+    train.add_argument("-o", "--out", type=Path, help="folder for models, records and logs (default: out/CONFIG)")
     train.add_argument("--data", type=Path, help="data folder, instead of data.root")
     train.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
     train.add_argument("--skip-bad", action="store_true", help="skip unusable recordings and count them")
@@ -80,7 +80,7 @@ def _add_evaluate(tasks: Any) -> None:
     evaluate.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
     evaluate.add_argument("--part", default="tt", choices=PARTS, help="part of the data (default: %(default)s)")
     evaluate.add_argument(
-        "--out", type=Path, help="folder for the records (default: folder of the model; none for bundled models)"
+        "-o", "--out", type=Path, help="folder for the records (default: folder of the model; none for bundled models)"
     )
     evaluate.add_argument("--limit", type=arguments.positive, help="maximum number of mixtures (default: all)")
     evaluate.add_argument(
@@ -157,7 +157,7 @@ def _add_demo(tasks: Any) -> None:
         epilog="example: torchmcl separation demo --out out/speech",
     )
     demo.add_argument(
-        "--out", type=Path, default=Path("out/speech"), help="folder for the report (default: %(default)s)"
+        "-o", "--out", type=Path, default=Path("out/speech"), help="folder for the report (default: %(default)s)"
     )
     demo.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
     demo.add_argument("--device", type=arguments.device, default="cpu", help="cpu or cuda (default: %(default)s)")

@@ -586,7 +586,7 @@ def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str
     """Find names that are not columns, and columns that are named by two options."""
     rule = f"name a column of {table.name}"
     problems = [
-        Problem(option, rule, repr(name), table.hint(name))
+        Problem(option, rule, repr(name), table.advice(name))
         for option, names in {"--target": targets, **options}.items()
         for name in names
         if name not in table.frame.columns

@@ -3,7 +3,6 @@
 A schema consists of all decisions about the columns of a training table.
 """
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from torchmcl.errors import bad_value, option_text
+from torchmcl.errors import bad_value, nearest_hint, option_text
 from torchmcl_tables.data.columns import (
     CategoryColumn,
     Cells,
@@ -180,7 +179,7 @@ class Table:
             ValueError: If there is no such column; the message suggests the most similar name.
         """
         if name not in self.frame.columns:
-            raise ValueError(bad_value("Table", option, f"name a column of {self.name}", repr(name), self.hint(name)))
+            raise ValueError(bad_value("Table", option, f"name a column of {self.name}", repr(name), self.advice(name)))
         return self.frame.get_column(name)
 
     def listed(self) -> str:
@@ -188,10 +187,9 @@ class Table:
         known = self.columns
         return ", ".join(map(repr, known[:8])) + (" ..." if len(known) > 8 else "")
 
-    def hint(self, name: str) -> str:
-        """Suggest the column with the most similar name; empty if there is none."""
-        near = difflib.get_close_matches(name, self.columns, n=1, cutoff=0.4)
-        return f"Did you mean {near[0]!r}?" if near else ""
+    def advice(self, name: str) -> str:
+        """List the columns, and suggest the one with the most similar name."""
+        return f"Its columns are {self.listed()}.{nearest_hint(name, self.columns)}"
 
     def take(self, rows: Any) -> "Table":
         """Return the table with the rows at the given indices."""
@@ -478,7 +476,7 @@ def _values(
 def _missing_column(table: Table, name: str, known: dict[str, str]) -> Problem:
     near = known.get(name.strip().lower())
     got = f"the column {near!r}" if near else f"the columns {table.listed()}"
-    advice = f"Rename {near!r} to {name!r}." if near else table.hint(name)
+    advice = f"Rename {near!r} to {name!r}." if near else nearest_hint(name, table.columns).strip()
     return Problem(table.name, f"have a column {name!r}", got, advice)
 
 

@@ -66,8 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"torchmcl: {error}", error=True)
         return 1
     except (ValueError, ImportError, OSError) as error:
-        say(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", error=True)
+        say(error if str(error).startswith("torchmcl ") else f"torchmcl: {_text(error)}", error=True)
         return 2
+
+
+def _text(error: Exception) -> str:
+    """Return the message of an error, without the number of an error of the operating system."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{str(error.filename)!r} cannot be read or written: {error.strerror}. Check its name and its folder."
+    return str(error)
 
 
 def _run(run: Callable[[Any], None], plan: Any) -> int:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TextIO, TypeAlias
 
-from torchmcl.errors import printable, split_names
+from torchmcl.errors import nearest_hint, printable, split_names
 
 __all__ = [
     "AddNames",
@@ -43,10 +43,19 @@ _LARGEST_SEED = 2**32 - 1
 class CommandParser(argparse.ArgumentParser):
     """Parser that reports errors in the format of all other messages and exits with status 2."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; unknown ones are errors of the command that was given them."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            hint = nearest_hint(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"`{unknown[0]}` is not an argument of this command.{hint}")
+        return known, unknown
+
     def error(self, message: str) -> NoReturn:
         """Print the message and a pointer to the help, and exit."""
-        advice = "" if message.endswith(".") else "."
-        self.exit(2, f"{self.prog}: {_formatted(message)}{advice} See `{self.prog} --help`.\n")
+        message = _formatted(message)
+        end = "" if message.endswith((".", "?")) else "."
+        self.exit(2, f"{self.prog}: {message}{end} See `{self.prog} --help`.\n")
 
 
 def _formatted(message: str) -> str:
@@ -59,7 +68,8 @@ def _formatted(message: str) -> str:
         return message
     option, problem = about_option[1].split("/")[-1], about_option[2]
     if chosen := re.fullmatch(r"invalid choice: (.+) \(choose from (.+)\)", problem, re.DOTALL):
-        return f"`{option}` must be one of {chosen[2]}, got {chosen[1]}"
+        hint = nearest_hint(chosen[1].strip("'"), [name.strip("'") for name in chosen[2].split(", ")])
+        return f"`{option}` must be one of {chosen[2]}, got {chosen[1]}" + (f".{hint}" if hint else "")
     if problem == "expected one argument":
         return f"`{option}` must be followed by a value, got none. Write {option}=VALUE for one that begins with a dash"
     return f"`{option}` {problem}"

@@ -31,7 +31,9 @@ def add_play_command(commands: Commands) -> None:
         "rules side by side, a temperature to drag, rate-distortion, a small network, and a story of seven steps.",
         epilog="example: torchmcl play --open",
     )
-    play.add_argument("--out", type=Path, default=Path("out/play.html"), help="file of the page (default: %(default)s)")
+    play.add_argument(
+        "-o", "--out", type=Path, default=Path("out/play.html"), help="file of the page (default: %(default)s)"
+    )
     play.add_argument("--open", action="store_true", help="open the page in the browser")
     play.set_defaults(run=_play)
 
