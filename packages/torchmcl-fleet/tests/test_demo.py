@@ -12,7 +12,7 @@ from torchmcl_fleet.demo.training import DemoSettings, run_demo
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    settings = DemoSettings(n_seeds=2, n_epochs=60, n_held_out=4000, n_restarts=5, n_frames=20)
+    settings = DemoSettings(n_seeds=2, n_epochs=60, n_held_out=2000, n_restarts=3, n_frames=4)
     records = run_demo(folder, settings, progress=False)
     return folder, records, write_demo_report(folder)
 

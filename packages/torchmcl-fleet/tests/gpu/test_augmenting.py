@@ -27,7 +27,7 @@ pytestmark = pytest.mark.gpu if ON_GPU else pytest.mark.filterwarnings("ignore::
 needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
 
 # The interpreter takes a tenth of a second for a small matrix.
-SHAPES = [(2, 2), (4, 4), (3, 5), (5, 3)] if not ON_GPU else [(n, n) for n in (*range(1, 13), 20)]
+SHAPES = [(3, 4), (4, 3)] if not ON_GPU else [(n, n) for n in (*range(1, 13), 20)]
 SHAPES += [] if not ON_GPU else [(1, 20), (20, 1), (7, 20), (20, 7), (2, 3), (33, 32), (100, 300), (300, 100)]
 
 
