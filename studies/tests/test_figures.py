@@ -199,7 +199,8 @@ def test_a_training_too_short_to_show_anything_says_so(tmp_path):
 
 
 def test_the_command_runs_a_figure_and_joins_the_page(tmp_path, capsys):
-    assert main(["reproduce", "annealed-epsilon", "--out", str(tmp_path), "--epochs", "3", "--preset", "quick", "--quiet"]) == 0
+    options = ["--epochs", "3", "--preset", "quick", "--quiet"]
+    assert main(["reproduce", "annealed-epsilon", "--out", str(tmp_path), *options]) == 0
     out = capsys.readouterr().out
     assert "annealed-epsilon.png" in out
     assert "still there when epsilon has reached 0" in out

@@ -72,7 +72,7 @@ def test_the_page_shows_and_plays_mixture_and_outputs_in_order(tmp_path):
         assert min(driver.execute_script(drawn)) > 5
         links = [link.get_attribute("href") for link in driver.find_elements("css selector", ".sound a")]
         assert links == [(tmp_path / f"long talk-{name}.wav").as_uri() for name in ("mixture", 1, 2, 3)]
-        assert "1.5 s of sound and 3 outputs, highest score first" in driver.find_element("css selector", ".lead").text
+        assert "1.5 s of audio, 3 outputs, highest score first" in driver.find_element("css selector", ".lead").text
         assert console_errors(driver) == []
 
 

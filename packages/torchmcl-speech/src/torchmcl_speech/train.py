@@ -104,6 +104,7 @@ def train_separator(
     with warnings.catch_warnings():
         # Lightning's advice about workers and intervals, and torch's about Lightning.
         warnings.filterwarnings("ignore", module=r"(lightning|torch)\..*")
+        warnings.filterwarnings("ignore", "AutoAnnealing: `model`")  # separators have no head of hypotheses to move
         data = SpeechData(config.data, config.training, config.augmentation)
         io.write_atomically(out / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
         try:

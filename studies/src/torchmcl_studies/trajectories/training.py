@@ -1,6 +1,7 @@
 """Training of the networks of one scene: fleets of seeds and rules, and a separate loop for joint winners."""
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -84,7 +85,8 @@ def train_fleet(
         device=device,
     )
     rows = SampledData(drawing, STEPS_PER_EPOCH * batch_size, len(models))
-    with own_random_numbers():
+    with own_random_numbers(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "AutoAnnealing: `model`")  # the network has no head of hypotheses to move
         fleet.fit(rows, n_epochs, batch_size=batch_size, progress=progress)
     return list(fleet.models)
 
