@@ -294,7 +294,7 @@ def relevance_of(encoder: Encoder, rows: Rows, targets: NDArray[np.float64], see
     forest = RandomForestRegressor(_RELEVANCE_TREES, **kinds)
     known = targets[:, 0] if targets.shape[1] == 1 else targets
     forest.fit(encoder.dense(rows.inputs), known, sample_weight=rows.weights / rows.weights.max())
-    importances = forest.feature_importances_[-encoder.n_inputs :]
+    importances = forest.feature_importances_[-encoder.n_inputs :].clip(min=0)  # rounding errors may be negative
     if not importances.max() > 0:
         return np.ones(encoder.n_inputs)
     return np.maximum(np.sqrt(importances / importances.max()), _LEAST_RELEVANCE)
