@@ -8,7 +8,7 @@ import torch
 
 from tables import QUICK
 from torchmcl_tables import DensityRegressor
-from torchmcl_tables.estimators.blend import AtomCalibrator, best_atoms, masses_above, pieces_of_atoms
+from torchmcl_tables.estimators.blend import AtomCalibrator, atoms_of, best_atoms, masses_above, pieces_of_atoms
 from torchmcl_tables.estimators.calibration import reaching
 from torchmcl_tables.estimators.rows import Rows
 
@@ -65,6 +65,33 @@ def test_few_values_are_answered_by_these_values_and_each_once(values):
     low, high = model.predict_interval(X).hull
     mean = model.predict(X)
     assert ((low <= mean) & (mean <= high)).all()
+
+
+COUNTS = {
+    "poisson": lambda rng, x: rng.poisson(np.exp(0.5 + 0.5 * x)),
+    "geometric": lambda rng, x: rng.geometric(0.4, len(x)),
+    "negative binomial": lambda rng, x: rng.negative_binomial(2, 0.3, len(x)),
+    "tens": lambda rng, x: 10 * rng.poisson(2, len(x)),
+    "halves": lambda rng, x: 0.5 * rng.poisson(2, len(x)) - 3,
+    "cents": lambda rng, x: np.round(0.01 * rng.geometric(0.3, len(x)), 2),
+}
+CONTINUOUS = {
+    "normal": lambda rng, x: x,
+    "mostly zero": lambda rng, x: np.where(rng.random(len(x)) < 0.9, 0.0, x),
+    "mostly zero or one": lambda rng, x: np.where(rng.random(len(x)) < 0.9, rng.integers(0, 2, len(x)), x),
+    "rounded": lambda rng, x: x.round(2),
+}
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", [*COUNTS, *CONTINUOUS])
+def test_counts_with_rare_values_are_discrete_and_continuous_targets_are_not(name, seed):
+    rng = np.random.default_rng(seed)
+    y = (COUNTS | CONTINUOUS)[name](rng, rng.normal(size=(300, 1))).astype(float)
+    y = y.reshape(-1, 1)
+    values = atoms_of(y[:250], y[250:])
+    assert (values is not None) == (name in COUNTS)
+    assert values is None or np.isin(y, values).all()
 
 
 def test_a_target_without_noise_has_means_inside_of_its_sets():

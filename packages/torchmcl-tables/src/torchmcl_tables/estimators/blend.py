@@ -287,12 +287,18 @@ _AT_ONCE = 1024
 
 
 def atoms_of(train: NDArray[np.float64], held_out: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """Return the distinct values of targets, [rows, 1], if they are few, repeated, and include all held-out targets."""
-    if train.shape[1] != 1:
+    """Return the distinct values of targets, [rows, 1], if they are few and repeated; None otherwise.
+
+    A rare value, such as a large count, may occur once if all values are multiples of one step.
+    """
+    targets = np.concatenate([train, held_out])
+    values, counts = np.unique(targets, return_counts=True)
+    repeated = values[counts > 1]
+    if train.shape[1] != 1 or len(values) > min(_MAX_ATOMS, len(targets) // 4) or len(repeated) < 2:
         return None
-    values, counts = np.unique(train, return_counts=True)
-    few = 1 < len(values) <= min(_MAX_ATOMS, len(train) // 4) and (counts > 1).mean() > 0.9
-    return values if few and np.isin(held_out, values).all() else None
+    steps = (values - repeated[0]) / np.diff(repeated).min()
+    nearly_all = len(repeated) > 0.9 * len(values) and np.isin(held_out, train).all()
+    return values if nearly_all or np.abs(steps - steps.round()).max() < 1e-6 else None
 
 
 def at_atoms(kernels: Kernels, atoms: Tensor) -> Kernels:

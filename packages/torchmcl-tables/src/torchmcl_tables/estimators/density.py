@@ -40,8 +40,8 @@ class DensityRegressor(DensityEstimator):
     an input-independent background. The weights of the members are fitted to held-out rows. Hypotheses are the
     `n_hypotheses` points that best represent the density. Prediction sets are its calibrated highest-density sets; they
     have gaps only where held-out rows support them. Neither hypotheses nor sets exceed bounds that all targets respect.
-    For a discrete target (at most 64 distinct values, nearly all of them repeated) the hypotheses are different values,
-    at most all of them, and the ends of the sets are values or the mean. For multiple choice learning itself, use
+    For counts and other discrete targets (at most 64 distinct values) the hypotheses are different values, at most all
+    of them, and the ends of the sets are values or the mean. For multiple choice learning itself, use
     `torchmcl_tables.MCLRegressor`.
 
     A part of the rows is held out. Two thirds of them are selection rows (for early stopping, weights, widths and
