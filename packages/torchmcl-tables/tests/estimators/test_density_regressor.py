@@ -68,9 +68,9 @@ def test_several_outputs(double):
 def test_small_tables_have_five_networks_and_large_ones_one():
     X, y = noisy(60)
     settings = {"n_epochs": 1, "hidden": (2,), "batch_size": 60_000, "random_state": 0, "ensemble": False}
-    assert len(DensityRegressor(**settings).fit(X, y).validation_distortions_) == 5
+    assert len(DensityRegressor(**settings).fit(X, y).validation_losses_) == 5
     X, y = noisy(60_000)
-    assert len(DensityRegressor(**settings).fit(X, y).validation_distortions_) == 1
+    assert len(DensityRegressor(**settings).fit(X, y).validation_losses_) == 1
 
 
 def test_the_best_epoch_is_kept_and_epochs_without_progress_end_the_training():

@@ -129,8 +129,8 @@ def test_learning_rate_may_be_a_schedule():
 def test_the_best_of_several_restarts_is_kept():
     X, y = forked(200)
     fitted = MCLRegressor(**QUICK, n_restarts=4, ensemble=False).fit(X, y)
-    assert fitted.validation_distortions_.shape == (4,)
-    assert fitted.best_restart_ == fitted.validation_distortions_.argmin()
+    assert fitted.validation_losses_.shape == (4,)
+    assert fitted.best_restart_ == fitted.validation_losses_.argmin()
     assert len(fitted.modules_) == 1
     assert fitted.predict_hypotheses(X).values.shape == (200, 5, 1)
 
@@ -160,13 +160,13 @@ def test_a_network_that_failed_is_left_out():
     fitted = MCLRegressor(
         n_hypotheses=2, rule=Cooling(), n_epochs=150, hidden=(32,), learning_rate=0.03, random_state=2
     ).fit(X, y)
-    distortions = fitted.validation_distortions_
+    distortions = fitted.validation_losses_
     assert (distortions > 3 * np.median(distortions)).sum() == 5 - len(fitted.modules_) == 1
 
 
 def test_small_tables_have_five_networks_and_large_ones_one():
     X, y = noisy(60)
-    assert len(MCLRegressor(**{**QUICK, "n_epochs": 1}).fit(X, y).validation_distortions_) == 5
+    assert len(MCLRegressor(**{**QUICK, "n_epochs": 1}).fit(X, y).validation_losses_) == 5
     X, y = noisy(70_000)
     large = MCLRegressor(n_epochs=1, hidden=(2,), batch_size=60_000, random_state=0).fit(X, y)
     assert len(large.modules_) == 1

@@ -240,11 +240,10 @@ def _trained(
         for module, held in zip(trained.modules, held_out, strict=True)
     ]
     losses = [_log_loss(log, held) for log, held in zip(logs, held_out, strict=True)]
-    trained = replace(trained, distortions=torch.tensor(losses))
+    trained = replace(trained, held_out_losses=torch.tensor(losses))
     kept = list(range(n_networks)) if estimator.ensemble else [trained.best()]
     modules = [trained.modules[place] for place in kept]
     attributes = trained.attributes(trainer.rule) | search
-    attributes["validation_losses_"] = attributes.pop("validation_distortions_")
     temperature = fitted_temperature([logs[place] for place in kept], [held_out[place] for place in kept])
     return ClassMixture(modules, preprocessor.encoder, temperature, estimator.device), attributes
 

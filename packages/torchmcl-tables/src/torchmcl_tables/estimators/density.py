@@ -89,7 +89,7 @@ class DensityRegressor(DensityEstimator):
         n_answers_: Number of hypotheses per row.
         loss_curve_: Training loss of each epoch, for the best network of the first kind. `learning_rate_curve_`
             contains the learning rates, `validation_curve_` the scores on the selection rows.
-        best_restart_: Index of the best restart; `validation_distortions_` contains the scores (lower is better).
+        best_restart_: Index of the best restart; `validation_losses_` contains the losses on held-out rows.
         best_epoch_: Selected epoch; -1 for the last one.
         n_epochs_: Number of epochs trained.
 
@@ -323,7 +323,7 @@ def _trained(
 
     for encoder in encoders:
         train(encoder, _first_settings(estimator, encoder, len(split.train)))
-    best = int(torch.tensor([float(kind.distortions.nanmedian()) for kind in kinds]).nan_to_num(torch.inf).argmin())
+    best = int(torch.tensor([float(kind.held_out_losses.nanmedian()) for kind in kinds]).nan_to_num(torch.inf).argmin())
     if still_learn(estimator, kinds[best], len(kinds[best].history.losses)):
         encoders = [*encoders, encoders[best]]
         train(encoders[best], _wide_settings(estimator, encoders[best], split.train, targets, seed))
@@ -331,9 +331,9 @@ def _trained(
     attributes["seconds_"] = sum(float(kind.history.seconds) for kind in kinds)
     del attributes["rule_"], attributes["temperature_curve_"]  # no assignment, and no annealing
     if estimator.ensemble:
-        networks = [[kind.modules[i] for i in _not_failed(kind.distortions)] for kind in kinds]
+        networks = [[kind.modules[i] for i in _not_failed(kind.held_out_losses)] for kind in kinds]
     else:
-        scores = torch.tensor([float(kind.distortions[kind.best()]) for kind in kinds]).nan_to_num(torch.inf)
+        scores = torch.tensor([float(kind.held_out_losses[kind.best()]) for kind in kinds]).nan_to_num(torch.inf)
         best = int(scores.argmin())
         encoders, networks = [encoders[best]], [[kinds[best].modules[kinds[best].best()]]]
     equal = np.full(len(encoders) + 1, 1 / (len(encoders) + 1))
@@ -368,7 +368,7 @@ def still_learn(estimator: Any, trained: training.Trained, n_epochs: int) -> boo
     if not estimator.keep_best or not estimator.hidden:  # without hidden layers, there is nothing to widen
         return False
     kept = (trained.best_epochs + 1).double().median() / n_epochs
-    return bool(trained.distortions.isfinite().any()) and float(kept) >= _LATE
+    return bool(trained.held_out_losses.isfinite().any()) and float(kept) >= _LATE
 
 
 def _trained_kind(

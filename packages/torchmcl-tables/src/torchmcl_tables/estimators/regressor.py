@@ -87,7 +87,7 @@ class MCLRegressor(DensityEstimator):
             rates.
         temperature_curve_: Temperature of each epoch; None for a rule without a temperature.
         rule_: Assignment rule, function epoch -> rule, or `AutoAnnealing` of the training run.
-        best_restart_: Index of the best restart; `validation_distortions_` contains the distortions, in standardized
+        best_restart_: Index of the best restart; `validation_losses_` contains the distortions, in standardized
             units.
         best_epoch_: Selected epoch; -1 for the last one.
         n_epochs_: Number of epochs trained, excluding the final epochs on all rows.

@@ -136,29 +136,29 @@ class Trained:
     Attributes:
         modules: Network of each restart.
         history: Training history.
-        distortions: Distortion of each network on held-out rows, [restarts]; infinite without held-out rows.
+        held_out_losses: Loss of each network on held-out rows, [restarts]; infinite without held-out rows.
         best_epochs: Selected epoch of each network, [restarts]; -1 for the last one.
         moments: Moments of the optimizer, for continued training.
     """
 
     modules: list[nn.Module]
     history: FleetHistory
-    distortions: Tensor
+    held_out_losses: Tensor
     best_epochs: Tensor
     moments: dict[str, Tensor]
 
     def best(self) -> int:
-        """Return the index of the restart with the lowest validation distortion, or the lowest last training loss."""
-        values = self.distortions
+        """Return the index of the restart with the lowest loss on held-out rows, or the lowest last training loss."""
+        values = self.held_out_losses
         if not torch.isfinite(values).any():
             values = self.history.losses[-1]
         return int(torch.where(values.isnan(), torch.inf, values).argmin())
 
     def not_failed(self) -> list[int]:
         """Return the indices of the restarts that are not far worse than the best one and so have not lost modes."""
-        known = self.distortions[self.distortions.isfinite()]
+        known = self.held_out_losses[self.held_out_losses.isfinite()]
         bound = _FAILED * known.min() if len(known) else torch.nan
-        kept = [place for place, value in enumerate(self.distortions) if value <= bound]
+        kept = [place for place, value in enumerate(self.held_out_losses) if value <= bound]
         return kept or list(range(len(self.modules)))  # all of them, without held-out rows
 
     def moments_of(self, kept: list[int]) -> dict[str, Tensor]:
@@ -182,7 +182,7 @@ class Trained:
             "learning_rate_curve_": history.learning_rates[:, best].double().numpy(),
             "temperature_curve_": None if None in temperatures else np.array(temperatures, dtype=np.float64),
             "seconds_": float(history.seconds),
-            "validation_distortions_": self.distortions.double().numpy(),
+            "validation_losses_": self.held_out_losses.double().numpy(),
             "best_epoch_": int(self.best_epochs[best]),
             "n_epochs_": stopped + 1 if stopped >= 0 else len(history.losses),
         }

@@ -118,8 +118,7 @@ def train_table(
         validation = {"validation_log_loss": _finite_or_none(float(estimator.validation_losses_.mean()))}
     else:
         estimator = _fitted_regressor(how, inputs, targets[train], parameters, checkpoint)
-        distortion = estimator.validation_distortions_[estimator.best_restart_]
-        validation = {"validation_distortion": _finite_or_none(distortion)}
+        validation = {"validation_loss": _finite_or_none(estimator.validation_losses_[estimator.best_restart_])}
     end = time.perf_counter()
     metrics = {
         "rows": {"learned_from": len(train), "set_apart": len(test), "without_target": len(table) - len(known)},
