@@ -44,6 +44,26 @@ def test_rows_of_one_moment_stay_together():
     assert 4 <= len(test) <= 16
 
 
+@pytest.mark.parametrize(
+    ("days", "by"),
+    [
+        (np.repeat(DAYS[:3], [34, 33, 33]), "random"),  # a third of the rows
+        (np.repeat(DAYS[:2], [99, 1]), "random"),  # one late row
+        (np.repeat(DAYS[:2], [96, 4]), "random"),
+        (np.repeat(DAYS[:2], [95, 5]), "time"),
+        (np.repeat(DAYS[:2], [80, 20]), "time"),
+        (np.repeat(DAYS[:2], [79, 21]), "random"),
+    ],
+)
+def test_the_last_rows_are_set_apart_only_if_they_are_about_as_many_as_wanted(days, by):
+    split, _, test = split_of(table(day=days))
+    assert (split.by, split.dated) == (by, "day")
+    assert 5 <= len(test) <= 20
+    assert split.describe()
+    late = table(day=DAYS, y=[*range(80), *[None] * 20])  # the last rows have no target
+    assert choose_split(late, infer_schema(late, ["y"])).by == "time"
+
+
 def test_rows_without_a_date_are_learned_from():
     days = [None if i % 5 == 0 else day for i, day in enumerate(DAYS)]
     _, train, test = split_of(table(day=days))

@@ -6,12 +6,13 @@ then different classes. --task numbers or --task classes overrides this decision
 Columns are read as numbers, dates or categories according to their cells. Text that differs in most rows, constants
 and empty columns are dropped. These decisions are printed first; `torchmcl describe` prints them without training.
 Missing values (empty cells, NA, NaN, null, ?) are allowed. A tenth of the rows is the test set (--test): the last rows
-if a column has dates, otherwise a random sample (--split). Of the other rows, a tenth is held out for early stopping
-and for fitting the weights of the members, and a twentieth for calibration (--validation).
+if a column has dates that allow about this number, otherwise a random sample (--split). Of the other rows, a tenth is
+held out for early stopping and for fitting the weights of the members, and a twentieth for calibration (--validation).
 
-The default model for numbers is a blend of networks, networks with binned columns, and a forest. With --rule or
---search, hypotheses are trained by multiple choice learning. The summary ends with a verdict, good or careful, and the
-reasons for it. The verdict is also saved in metrics.json. `torchmcl report` writes an HTML report.
+The default model for numbers (DensityRegressor) is a blend of mixture density networks, with and without binned
+columns, and a forest. It does not use multiple choice learning: --rule and --search do (MCLRegressor). The summary ends
+with a verdict, good or careful, and the reasons for it. The verdict is also saved in metrics.json. `torchmcl report`
+writes an HTML report.
 
 Column names are separated by commas, and options may be repeated. Quote a name that contains a comma:
 --drop '"Last, first",city'.
@@ -48,24 +49,9 @@ _OWNER = "torchmcl fit"
 _PARAMETERS: dict[str, tuple[str, Any, Any, str]] = {
     "--hypotheses": ("n_hypotheses", arguments.positive, 5, "predictions for each row (default: %(default)s)"),
     "--hidden": ("hidden", arguments.sizes, (64, 64), "hidden layers (default: 64,64)"),
-    "--bins": (
-        "n_bins",
-        arguments.natural,
-        None,
-        "bins per column (default: depends on the columns and the number of rows)",
-    ),
-    "--epochs": (
-        "n_epochs",
-        arguments.positive,
-        None,
-        "maximum number of epochs (default: depends on the number of rows)",
-    ),
-    "--batch-size": (
-        "batch_size",
-        arguments.positive,
-        None,
-        "rows per optimizer step (default: depends on the number of rows)",
-    ),
+    "--bins": ("n_bins", arguments.natural, None, "bins per column (default: by columns and rows)"),
+    "--epochs": ("n_epochs", arguments.positive, None, "maximum number of epochs (default: by rows)"),
+    "--batch-size": ("batch_size", arguments.positive, None, "rows per optimizer step (default: by rows)"),
     "--learning-rate": (
         "learning_rate",
         arguments.positive_number,
@@ -214,7 +200,7 @@ def _plan(options: argparse.Namespace) -> FitPlan:
     check_rows(table)
     chosen = parts.chosen_columns(options)
     schema = infer_schema(table, target, task=options.task, interpret=True, **chosen)
-    split = choose_split(table, schema, options.split, options.split_column)
+    split = choose_split(table, schema, options.split, options.split_column, options.test)
     if not options.quiet:
         parts.print_decisions(schema, split.describe() if options.test else "")
     names = {"task": "task", "test": "test_fraction", "split": "split", "split_column": "split_column", "seed": "seed"}

@@ -79,14 +79,19 @@ class Split:
         return known[~last], known[last]
 
 
-def choose_split(table: Table, schema: TableSchema, by: str | None = None, column: str = "") -> Split:
+def choose_split(
+    table: Table, schema: TableSchema, by: str | None = None, column: str = "", fraction: float = 0.1
+) -> Split:
     """Choose the split: by default the last rows if a column contains dates, otherwise random rows.
+
+    Rows are random too if the last dates have less than half or more than twice as many rows as requested.
 
     Args:
         table: Complete table.
         schema: Schema of the table.
         by: Name of the method, one of `SPLITS`; None to decide by the columns.
         column: Column of times or groups; by default the date column.
+        fraction: Approximate fraction of test rows.
 
     Raises:
         ValueError: If the column does not exist, or no column orders the rows.
@@ -106,8 +111,12 @@ def choose_split(table: Table, schema: TableSchema, by: str | None = None, colum
         advice = "Name a column of dates or numbers with --split-column, or read a column as dates with --date."
         raise ValueError(bad_value("choose_split", "--split", "be used with a column of dates", "none", advice))
     split = Split("time", column or dated, column or dated)
-    if by is None and not column and _last(times_of(table, dated, schema), max(1, len(table) // 10)) is None:
-        return Split("random", "", dated)
+    if by is None and not column:
+        known = np.isfinite(schema.target_values(table)).all(axis=1)
+        n_wanted = max(1, round(fraction * int(known.sum())))
+        last = _last(times_of(table, dated, schema)[known], n_wanted)
+        if last is None or not n_wanted <= 2 * last.sum() <= 4 * n_wanted:
+            return Split("random", "", dated)
     return split
 
 

@@ -167,14 +167,14 @@ def _rows(
     if len(known) < MIN_ROWS:
         rule, advice = f"have a target in at least {MIN_ROWS} rows", "Check the target, or add rows."
         raise ValueError(bad_value("train_table", table.name, rule, len(known), advice))
-    split = choose_split(table, schema, how.split, how.split_column)
+    split = choose_split(table, schema, how.split, how.split_column, how.test_fraction)
     units = units_of(values[known], targets[known]) if split.by == "random" else None
     return known, *split.rows(table, schema, known, how.test_fraction, how.seed, units)
 
 
 def _split_record(table: Table, schema: TableSchema, how: TableFit, test: NDArray[np.int64]) -> dict[str, Any]:
     """Return the split and, for a split by time, the first time of the test rows, as JSON values."""
-    split = choose_split(table, schema, how.split, how.split_column)
+    split = choose_split(table, schema, how.split, how.split_column, how.test_fraction)
     record: dict[str, Any] = asdict(split)
     if split.by == "time" and len(test):
         first = float(times_of(table, split.column, schema)[test].min())

@@ -123,7 +123,7 @@ def _where_measured(records: dict[str, Any]) -> str:
     """Describe the evaluated rows."""
     split = records["metrics"].get("split") or {}
     if not records["set_apart"]:
-        return ""
+        return "; the model has seen those among them that it was trained on"
     if _are_last(records):
         return f", the last by <i>{report.escape(split['column'])}</i> (since {report.escape(split['since'])})"
     groups = f", in whole groups of <i>{report.escape(split['column'])}</i>" if split.get("by") == "group" else ""
