@@ -35,6 +35,14 @@ def test_columns_are_told_apart_by_what_they_hold():
     assert values[:, 1].tolist() == [0, 1, 2, 0]
 
 
+def test_numbers_that_are_categories_because_of_some_text_are_reported():
+    counts, words = [str(i % 8) for i in range(98)] + ["two"] * 2, ["a", "b", "c", "4"] * 25
+    data = table(qty=counts, word=words, y=[str(i % 13) for i in range(100)])
+    schema = infer_schema(data, ["y"], task="numbers")
+    assert schema.decisions() == ["qty: categories, because 2 cells are not numbers (as numbers: --numeric qty)"]
+    assert infer_schema(data, ["y"], task="numbers", numeric=["qty"]).numbers[0].not_numbers == 2
+
+
 def test_numbers_can_be_categories_when_told_so():
     schema = schema_of(table(shop=["1", "2", "1", "3"], y=Y), categorical=["shop"])
     assert schema.categories[0].categories == ("1", "2", "3")

@@ -315,6 +315,7 @@ class CategoryColumn(Column):
         missing: Whether values were missing in the training table.
         is_open: Whether there were more categories; they share one input with categories not seen in training.
         numeric: Whether all categories are numbers, which are then normalized: 3 for 3.0.
+        not_numbers: Number of cells that are not numbers, if most of the others are; 0 in a column of text.
     """
 
     name: str
@@ -322,6 +323,7 @@ class CategoryColumn(Column):
     missing: bool
     is_open: bool = False
     numeric: bool = False
+    not_numbers: int = 0
 
     kind = "category"
 
@@ -374,12 +376,16 @@ class CategoryColumn(Column):
     @property
     def is_plain(self) -> bool:
         """Whether the handling of the column needs no explanation."""
-        return not self.is_open
+        return not (self.is_open or self.not_numbers)
 
     def describe(self) -> str:
         """Describe how the column is read."""
         n_known = len(self.categories)
-        return f"the {n_known} most common categories, the others share an input" if self.is_open else "categories"
+        words = f"the {n_known} most common categories, the others share an input" if self.is_open else "categories"
+        if self.not_numbers:
+            option = option_text("--numeric", self.name)
+            words += f", because {self.not_numbers:,} cells are not numbers (as numbers: {option})"
+        return words
 
 
 @dataclass(frozen=True)

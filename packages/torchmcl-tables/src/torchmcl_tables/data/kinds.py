@@ -114,7 +114,9 @@ class Kinds:
                 return number
             if date is not None and date.not_dates <= tolerated:
                 return date
-        return self.category(cells)
+        column = self.category(cells)
+        many = number is not None and number.not_numbers <= _HALF * cells.n_present
+        return replace(column, not_numbers=number.not_numbers) if number is not None and many else column
 
     def _may_be_numbers(self, cells: Cells) -> bool:
         n_failed = int(read_numbers(cells.sample, cells.unit, cells.decimal)[1].sum())
