@@ -1,5 +1,7 @@
 """Make several predictions for each row of a table, the most probable first. The order of the rows is kept.
 
+The model is the one that `torchmcl fit` trained: by default, mixture density networks and a forest for numbers.
+
 The columns are <target>_mean, <target>_1, <target>_2 ..., probability_1, probability_2 ...
 --interval adds <target>_low and <target>_high, an interval that contains the true value with that probability, and
 <target>_set, the calibrated prediction set, which is a union of intervals if the predictions lie far apart. For classes
