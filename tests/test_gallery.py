@@ -4,6 +4,7 @@ import re
 import runpy
 import textwrap
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,37 @@ def test_every_rule_has_an_example_that_uses_it(rule):
     example = ROOT / "examples" / file_name_of(rule)
     assert example in EXAMPLES
     assert re.search(rf"\bmcl\.{rule}\b", example.read_text(encoding="utf-8"))
+
+
+def test_a_bank_of_adapters_agrees_with_its_model_and_refuses_what_it_does_not_understand():
+    pytest.importorskip("matplotlib")
+    text = (ROOT / "examples" / "plot_low_rank_adapters.py").read_text(encoding="utf-8")
+    parts = {}
+    exec(compile(text.partition("# Prompts with two languages")[0], "plot_low_rank_adapters.py", "exec"), parts)
+    model = parts["LanguageModel"](8, 5, width=8)
+    bank = parts["AdapterBank"](model, ["blocks.0.qkv", "head"], 2)
+    for up in bank.up.values():
+        up.data.normal_()
+    ids = torch.randint(8, (3, 5))
+    before = model(ids)
+    bank.check(ids)
+    assert torch.equal(model(ids), before)
+    rows = list(ids) * 20
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda row: bank(row[None]).hypotheses, rows))
+    torch.testing.assert_close(torch.cat(together), bank(torch.stack(rows)).hypotheses)
+    saved = bank.adapters()
+    with pytest.raises(ValueError, match="`saved` must have the layers"):
+        bank.load_adapters(saved | {"up/lm_head": saved["up.head"]})
+    model.tokens.weight = model.head.weight
+    for layer in ("head", "blocks.0.key", "tokens", "blocks.0"):
+        with pytest.raises(ValueError, match="AdapterBank: `layers` must n"):
+            parts["AdapterBank"](model, [layer], 2)
+    right = torch.tensor([[False, True, True, False, False]])
+    assert parts["continuations"](ids[:1], right).mask.sum() == 2
+    for wrong in ([[True, True, True, False, False]], [[False] * 5], [[False, True, False, True, False]]):
+        with pytest.raises(ValueError, match="continuations: `is_continuation` must"):
+            parts["continuations"](ids[:1], torch.tensor(wrong))
 
 
 def test_the_list_of_rules_is_complete():
