@@ -27,25 +27,37 @@ def test_a_dataset_of_gluonts_is_a_long_frame():
 def test_forecasts_of_gluonts_have_the_same_numbers(fitted):
     pytest.importorskip("gluonts", reason="gluonts is not installed")
     forecast = fitted.forecast()
-    of_quantiles, of_samples = adapters.quantile_forecasts(forecast), adapters.sample_forecasts(forecast, 50)
-    assert [one.item_id for one in of_quantiles] == ["shop 0", "shop 1", "shop 2"]
-    np.testing.assert_allclose(of_quantiles[1].quantile(0.5), forecast.quantiles([0.5])["q0.5"][7:14])
-    np.testing.assert_allclose(of_quantiles[1].mean, forecast.mean()["mean"][7:14])
+    of_samples = adapters.sample_forecasts(forecast, 50)
+    assert [one.item_id for one in of_samples] == ["shop 0", "shop 1", "shop 2"]
     assert of_samples[2].samples.shape == (50, 7)
     np.testing.assert_allclose(of_samples[2].samples[4], forecast.sample(50)["sample_5"][14:])
-    assert of_samples[0].index[0].to_timestamp() == forecast.futures().ds[0]
+
+
+def tiny(frame, horizon=2, **parameters):
+    return Forecaster(**{**UNTRAINED, "hidden": (4,)}, **parameters).fit(frame, horizon=horizon)
 
 
 @pytest.mark.slow
-@for_each("frequency", ["h", "15min", "W-WED", "MS", "QS"])
-def test_periods_of_gluonts_are_those_of_the_times(frequency):
+@for_each(
+    "frequency",
+    [*("s", "15min", "h", "2h", "D", "10D", "B", "W-SUN", "W-WED", "M", "2M", "Q-DEC", "Q-JAN", "Y-DEC", "Y-MAR")],
+)
+def test_forecasts_of_a_gluonts_dataset_have_its_periods(frequency):
     pytest.importorskip("gluonts", reason="gluonts is not installed")
-    frame = pd.DataFrame({"ds": pd.date_range("2023-01-01", periods=30, freq=frequency), "y": np.arange(30.0)})
-    forecast = Forecaster(**UNTRAINED, joint=True).fit(frame, horizon=2).forecast()
-    index = adapters.sample_forecasts(forecast, 3)[0].index
-    assert all(
-        period.start_time <= time <= period.end_time for period, time in zip(index, forecast.mean().ds, strict=True)
-    )
+    dataset = [{"start": pd.Period("2015-02-02", frequency), "target": np.arange(30.0)}]
+    index = adapters.sample_forecasts(tiny(adapters.frame_of_dataset(dataset)).forecast(), 3)[0].index
+    expected = pd.period_range(dataset[0]["start"], periods=32, freq=dataset[0]["start"].freq)[-2:]
+    pd.testing.assert_index_equal(index, expected)
+
+
+@pytest.mark.slow
+@for_each("frequency", ["ME", "QE-DEC", "YE-MAR", "BME"])
+def test_last_days_are_ends_of_gluonts_periods(frequency):
+    pytest.importorskip("gluonts", reason="gluonts is not installed")
+    frame = pd.DataFrame({"ds": pd.date_range("2001-01-01", periods=30, freq=frequency), "y": np.arange(30.0)})
+    forecast = tiny(frame).forecast()
+    ends = adapters.sample_forecasts(forecast, 3)[0].index.to_timestamp(how="end")
+    assert ((ends - forecast.mean().ds) < pd.Timedelta(days=3)).all()
 
 
 @pytest.mark.slow
@@ -110,3 +122,43 @@ def test_the_forecaster_of_sktime_passes_its_checks(joint, tests, n_least):
     found = checks.check_estimator(forecaster, tests_to_run=tests, verbose=False)
     assert {name: error for name, error in found.items() if error != "PASSED"} == {}
     assert len(found) > n_least
+
+
+def panel_of(*lengths):
+    keys = [(name, time) for name, n in enumerate(lengths) for time in pd.period_range("2015-01", periods=n, freq="M")]
+    return pd.DataFrame({"y": np.arange(len(keys)) * 1.0}, index=pd.MultiIndex.from_tuples(keys, names=["i", "t"]))
+
+
+@pytest.mark.slow
+@for_each(
+    "name, index",
+    {
+        "instances with different ends": panel_of(60, 50).index,
+        "weekdays in daily periods": pd.bdate_range("2024-01-01", periods=60).to_period("D"),
+        "quarters in monthly periods": pd.period_range("2005-01", periods=60, freq="Q").asfreq("M"),
+        "every second integer": pd.RangeIndex(0, 120, 2),
+    }.items(),
+)
+def test_sktime_indexes_with_other_steps_are_refused(name, index):
+    pytest.importorskip("sktime", reason="sktime is not installed")
+    with pytest.raises(ValueError, match="`y` must have a value at each time of its index frequency"):
+        adapters.SktimeForecaster(Forecaster(**UNTRAINED)).fit(
+            pd.DataFrame({"y": np.arange(len(index)) * 1.0}, index=index), fh=[1, 2]
+        )
+
+
+@pytest.mark.slow
+@for_each("frequency", ["s", "15min", "h", "D", "W", "M", "Q", "Y", "business days", "month starts", "integers"])
+def test_sktime_indexes_have_the_times_of_the_forecast(frequency):
+    pytest.importorskip("sktime", reason="sktime is not installed")
+    special = {"business days": "B", "month starts": "MS"}
+    if frequency == "integers":
+        index = pd.RangeIndex(5, 35)
+    elif frequency in special:
+        index = pd.date_range("2020-01-01", periods=30, freq=special[frequency])
+    else:
+        index = pd.period_range("2020-01-01", periods=30, freq=frequency)
+    model = adapters.SktimeForecaster(Forecaster(**UNTRAINED)).fit(pd.Series(np.arange(30.0), index=index), fh=[1, 3])
+    times = model.predict().index
+    times = times.to_timestamp() if isinstance(times, pd.PeriodIndex) else times
+    assert list(times) == model.forecast().mean().ds.tolist()[::2]

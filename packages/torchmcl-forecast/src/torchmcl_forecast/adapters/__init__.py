@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from torchmcl import optional
 
 if TYPE_CHECKING:
-    from torchmcl_forecast.adapters.of_gluonts import frame_of_dataset, quantile_forecasts, sample_forecasts
+    from torchmcl_forecast.adapters.of_gluonts import frame_of_dataset, sample_forecasts
     from torchmcl_forecast.adapters.of_sktime import SktimeForecaster
 
-__all__ = ["SktimeForecaster", "frame_of_dataset", "quantile_forecasts", "sample_forecasts"]
+__all__ = ["SktimeForecaster", "frame_of_dataset", "sample_forecasts"]
 
 _HOMES = {
-    "of_gluonts": ("frame_of_dataset", "quantile_forecasts", "sample_forecasts"),
+    "of_gluonts": ("frame_of_dataset", "sample_forecasts"),
     "of_sktime": ("SktimeForecaster",),
 }
 __getattr__, __dir__ = optional.lazy_names(

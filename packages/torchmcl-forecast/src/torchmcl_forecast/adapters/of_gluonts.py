@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.tseries.frequencies import to_offset
 
 from torchmcl.errors import bad_value
-from torchmcl_forecast.forecast import LEVELS, Forecast
+from torchmcl_forecast.forecast import Forecast
 from torchmcl_forecast.grids import Grid
 
-__all__ = ["frame_of_dataset", "quantile_forecasts", "sample_forecasts"]
+__all__ = ["frame_of_dataset", "sample_forecasts"]
 
-_SECOND = 10**9
-_DAY = 24 * 3600 * _SECOND
+_MONTHS = ("DEC", "JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV")
 
 
 def frame_of_dataset(dataset: Iterable[dict[str, Any]]) -> pd.DataFrame:
@@ -47,42 +47,18 @@ def sample_forecasts(forecast: Forecast, n: int = 200, random_state: int = 0) ->
         n: Number of paths to sample.
         random_state: Random seed.
     """
-    kinds = _kinds("sample_forecasts")
+    try:
+        from gluonts.model.forecast import SampleForecast
+    except ImportError as error:
+        raise ImportError("sample_forecasts needs gluonts: pip install gluonts.") from error
     paths = forecast.sample_paths(n, random_state).numpy()  # [groups, n, channels, horizon]
     samples = [path[:, 0] if path.shape[1] == 1 else path.swapaxes(1, 2) for path in paths]
     names = forecast.panel.names if paths.shape[2] == 1 else [None]
     starts = _starts("sample_forecasts", forecast)
     return [
-        kinds.SampleForecast(samples=one, start_date=start, item_id=None if name is None else str(name))
+        SampleForecast(samples=one, start_date=start, item_id=None if name is None else str(name))
         for one, start, name in zip(samples, starts, names, strict=False)
     ]
-
-
-def quantile_forecasts(forecast: Forecast, levels: Any = LEVELS) -> list[Any]:
-    """Return a gluonts `QuantileForecast` for each series, including the mean.
-
-    Args:
-        forecast: Forecast whose times are dates, because numbers have no period.
-        levels: Quantile levels between 0 and 1.
-    """
-    kinds = _kinds("quantile_forecasts")
-    frame = forecast.quantiles(levels)
-    columns = [np.asarray(frame[name]) for name in frame.columns[2:]] + [np.asarray(forecast.mean()["mean"])]
-    arrays = np.stack(columns).reshape(len(columns), -1, forecast.horizon).swapaxes(0, 1)
-    keys = [*(f"{float(level):g}" for level in np.atleast_1d(levels)), "mean"]
-    starts = _starts("quantile_forecasts", forecast)
-    return [
-        kinds.QuantileForecast(forecast_arrays=one, forecast_keys=keys, start_date=start, item_id=str(name))
-        for one, start, name in zip(arrays, starts, forecast.panel.names, strict=True)
-    ]
-
-
-def _kinds(owner: str) -> Any:
-    try:
-        from gluonts.model import forecast
-    except ImportError as error:
-        raise ImportError(f"{owner} needs gluonts: pip install gluonts.") from error
-    return forecast
 
 
 def _starts(owner: str, forecast: Forecast) -> list[pd.Period]:
@@ -98,16 +74,18 @@ def _starts(owner: str, forecast: Forecast) -> list[pd.Period]:
 
 
 def _frequency(grid: Grid, first: pd.Timestamp) -> str:
-    """Return the pandas period frequency; weeks end on the weekday of the first timestamp.
+    """Return the pandas period frequency. Periods begin at the times, or end at them for the last days of months.
 
     Example:
         >>> _frequency(Grid("month", 3), pd.Timestamp("2024-01-01")), _frequency(Grid("time", 900e9), pd.Timestamp(0))
-        ('3M', '900s')
+        ('Q-DEC', '15min')
     """
     if grid.kind == "month":
-        return "M" if grid.step == 1 else f"{int(grid.step)}M"
+        last = first.month - (grid.day not in (0, 31))  # last month of a quarter or year, 0 for December
+        return {1: "M", 3: f"Q-{_MONTHS[last % 3]}", 12: f"Y-{_MONTHS[last % 12]}"}.get(int(grid.step), f"{grid.step}M")
     if grid.kind == "business":
         return "B"
-    if grid.step == 7 * _DAY:
-        return f"W-{first.day_name()[:3].upper()}"
-    return {3600 * _SECOND: "h", _DAY: "D"}.get(int(grid.step), f"{int(grid.step) // _SECOND}s")
+    step = pd.Timedelta(int(grid.step))
+    if step == pd.Timedelta(days=7):
+        return f"W-{(first - pd.Timedelta(days=1)).day_name()[:3].upper()}"
+    return f"{step.days}D" if step == pd.Timedelta(days=step.days) else str(to_offset(step).freqstr)

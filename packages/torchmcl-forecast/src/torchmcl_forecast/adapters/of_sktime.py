@@ -4,11 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from sklearn.base import clone
 
 from torchmcl import WTA
+from torchmcl.errors import bad_value
 from torchmcl_forecast.forecast import Forecast
 from torchmcl_forecast.forecaster import Forecaster
+from torchmcl_forecast.frames import Columns, Panel, read_panel
 
 if TYPE_CHECKING:
     BaseForecaster: Any = object
@@ -20,15 +23,14 @@ else:
 
 __all__ = ["SktimeForecaster"]
 
-_SERIES, _TIME, _VALUE = "unique_id", "ds", "y"
-
 
 class SktimeForecaster(BaseForecaster):
     """`Forecaster` with the sktime interface (``pip install sktime``).
 
     One network is trained on all instances of a panel and all columns of a table. `X` contains covariates with known
     future values. `predict` returns means; `predict_quantiles` and `predict_interval` return quantiles of each step;
-    `forecast` returns futures with probabilities, tubes, samples and plots.
+    `forecast` returns futures with probabilities, tubes, samples and plots. All instances must end at the same time,
+    and the steps between the times must be those of the index: no weekdays in daily periods, for example.
 
     Args:
         forecaster: Forecaster whose parameters are used; this class sets the column names and the covariates.
@@ -60,6 +62,7 @@ class SktimeForecaster(BaseForecaster):
         "capability:pred_int": True,
         "capability:pred_int:insample": False,
         "capability:missing_values": True,
+        "capability:unequal_length": False,  # the instances of a panel must end at the same time
         "capability:non_contiguous_X": False,
         "capability:categorical_in_X": False,
         "requires-fh-in-fit": True,
@@ -74,12 +77,14 @@ class SktimeForecaster(BaseForecaster):
         super().__init__()
 
     def _fit(self, y: pd.DataFrame, X: pd.DataFrame | None, fh: Any) -> "SktimeForecaster":  # noqa: N803
-        horizon = int(fh.to_relative(self.cutoff).to_pandas().max())
+        horizon = int(_steps(fh, self.cutoff).max())
         self._names = list(y.columns)
         self._n_covariates = 0 if X is None else X.shape[1]
         forecaster = Forecaster() if self.forecaster is None else clone(self.forecaster)
-        forecaster.set_params(series=_SERIES, time=_TIME, value=_VALUE, known=self._covariates, past=())
-        self.forecaster_ = forecaster.fit(self._long(y, X), horizon=horizon)
+        forecaster.set_params(series="unique_id", time="ds", value="y", known=self._covariates, past=())
+        frame = self._long(y, X)
+        self._expected_index(fh, read_panel("SktimeForecaster.fit", frame, Columns()), horizon)
+        self.forecaster_ = forecaster.fit(frame, horizon=horizon)
         return self
 
     def forecast(self, X: pd.DataFrame | None = None) -> Forecast:  # noqa: N803
@@ -92,12 +97,13 @@ class SktimeForecaster(BaseForecaster):
         return self.forecaster_.forecast(self._long(self._y, self._X), future=future)
 
     def _predict(self, fh: Any, X: pd.DataFrame | None) -> pd.DataFrame:  # noqa: N803
-        steps = self.forecast(X).mean()["mean"].to_numpy()
-        return self._wide(fh, steps, self._names)
+        forecast = self.forecast(X)
+        return self._wide(fh, forecast, forecast.mean()["mean"])
 
     def _predict_quantiles(self, fh: Any, X: pd.DataFrame | None, alpha: list[float]) -> pd.DataFrame:  # noqa: N803
-        quantiles = self.forecast(X).quantiles(np.clip(alpha, 1e-6, 1 - 1e-6))
-        parts = [self._wide(fh, quantiles.iloc[:, 2 + k].to_numpy(), self._names) for k in range(len(alpha))]
+        forecast = self.forecast(X)
+        quantiles = forecast.quantiles(np.clip(alpha, 1e-6, 1 - 1e-6))
+        parts = [self._wide(fh, forecast, quantiles.iloc[:, 2 + k]) for k in range(len(alpha))]
         names = self._get_varnames()
         columns = pd.MultiIndex.from_product([names, alpha])
         together = [parts[k].iloc[:, place] for place in range(len(names)) for k in range(len(alpha))]
@@ -114,49 +120,63 @@ class SktimeForecaster(BaseForecaster):
         if self._n_covariates and X is not None:
             covariates = dict(zip(self._covariates, X.reindex(y.index).to_numpy(dtype=float).T, strict=True))
         instances = _instances(y.index)
+        times = _times(y.index)
         parts = [
-            pd.DataFrame({_SERIES: [f"{name}/{k}" for name in instances], _TIME: _times(y.index), _VALUE: y.iloc[:, k]})
-            .reset_index(drop=True)
-            .assign(**covariates)
+            {
+                "unique_id": [f"{name}/{k}" for name in instances],
+                "ds": times,
+                "y": y.iloc[:, k].to_numpy(),
+                **covariates,
+            }
             for k in range(y.shape[1])
         ]
-        return pd.concat(parts, ignore_index=True)
+        return pd.concat(map(pd.DataFrame, parts), ignore_index=True)
 
     def _future(self, X: pd.DataFrame | None) -> pd.DataFrame:  # noqa: N803
         if X is None:
             raise ValueError("SktimeForecaster: `X` is required in `predict`, because `fit` had covariates.")
         values = pd.DataFrame(X.to_numpy(dtype=float), columns=self._covariates).ffill().bfill()
-        values[_TIME] = _times(X.index)
+        values["ds"] = _times(X.index)
         instances = _instances(X.index)
         return pd.concat(
-            values.assign(**{_SERIES: [f"{name}/{k}" for name in instances]}) for k in range(len(self._names))
+            values.assign(unique_id=[f"{name}/{k}" for name in instances]) for k in range(len(self._names))
         )
 
-    def _wide(self, fh: Any, steps: Any, names: list[Any]) -> pd.DataFrame:
+    def _wide(self, fh: Any, forecast: Forecast, values: Any) -> pd.DataFrame:
         """Return the values of all series and steps in sktime's format: rows by instance and time of `fh`."""
-        horizon = self.forecaster_.horizon_
-        chosen = fh.to_relative(self.cutoff).to_pandas().to_numpy().astype(int) - 1
-        n_columns = len(names)
+        index = self._expected_index(fh, forecast.panel, forecast.horizon)
         # As in the long frame, series are ordered by column and then by instance.
-        values = np.asarray(steps).reshape(n_columns, -1, horizon)[:, :, chosen]
+        paths = np.asarray(values).reshape(len(self._names), -1, forecast.horizon)
+        chosen = paths[:, :, _steps(fh, self.cutoff) - 1].reshape(len(self._names), -1)
+        return pd.DataFrame(chosen.T, index=index, columns=self._names)
+
+    def _expected_index(self, fh: Any, panel: Panel, horizon: int) -> pd.Index:
+        """Return sktime's index of a forecast, which counts steps of its frequency after the last time of all series.
+
+        Raises:
+            ValueError: If the times after the end of each series are not the times of the index.
+        """
+        steps = _steps(fh, self.cutoff)
         if fh.freq is None and isinstance(self.cutoff, pd.DatetimeIndex):  # true for panels of dates
             times = self._y.index.get_level_values(-1).unique().sort_values()
-            fh = type(fh)(chosen + 1, is_relative=True, freq=pd.infer_freq(times))
+            fh = type(fh)(steps, is_relative=True, freq=pd.infer_freq(times))
         index = fh.get_expected_pred_idx(self._y, cutoff=self.cutoff)
-        return pd.DataFrame(values.reshape(n_columns, -1).T, index=index, columns=names)
+        times = panel.times_after(horizon).reshape(len(self._names), -1, horizon)[0, :, steps - 1].T
+        if not np.array_equal(np.asarray(panel.grid.shown(times.ravel())), _times(index)):
+            rule = "have a value at each time of its index frequency, and the same last time for all instances"
+            raise ValueError(bad_value("SktimeForecaster", "y", rule, "other times", "Use Forecaster for such series."))
+        return index
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
         """Return parameters with a single training step for sktime's tests, which fit several hundred forecasters."""
-        quick: dict[str, Any] = {
-            "n_members": 1,
-            "n_steps": 1,
-            "hidden": (4,),
-            "n_hypotheses": 2,
-            "n_futures": 2,
-            "batch_size": 8,
-        }
+        quick: dict[str, Any] = {"n_steps": 1, "hidden": (4,), "n_hypotheses": 2, "n_futures": 2, "batch_size": 8}
         return [{"forecaster": Forecaster(**quick, rule=WTA(), joint=joint)} for joint in (False, True)]
+
+
+def _steps(fh: Any, cutoff: Any) -> NDArray[np.int64]:
+    """Return the steps of a forecasting horizon, 1 for the first time after the cutoff."""
+    return np.asarray(fh.to_relative(cutoff).to_pandas(), dtype=np.int64)
 
 
 def _instances(index: pd.Index) -> list[str]:
