@@ -44,8 +44,7 @@ RUNS = [
     "report model --out page.html",
     "diagnose predictions.npz -o diagnosis.html --softmax",
     "diagnose predictions.npz --out diagnosis.html",
-    "forecast --example -o forecast --steps 5 --members 1 --futures 2 --coverage 0.8 --seed 3 --device cpu --quiet "
-    "--decimal ,",
+    "forecast --example -o forecast --steps 5 --futures 2 --coverage 0.8 --seed 3 --device cpu --quiet --decimal ,",
     "forecast sales.csv --time date --value sold --series shop --horizon 7 --decimal . --out together --joint "
     "--steps 5 --restart",
     "demo --out demo --seeds 1 --epochs 2 --quiet",

@@ -53,7 +53,7 @@ def test_futures_quantiles_page_and_model_are_written(table, tmp_path):
 
 def test_the_example_runs_as_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["forecast", "--example", "-o", "out", "--steps", "2", "--members", "1", "--horizon", "7"]) == 0
+    assert main(["forecast", "--example", "-o", "out", "--steps", "2", "--horizon", "7"]) == 0
     assert "Open the report" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "sales.csv"]
 

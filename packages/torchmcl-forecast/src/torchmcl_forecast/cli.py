@@ -88,9 +88,6 @@ def add_forecast_command(commands: arguments.Commands) -> None:
         type=arguments.positive,
         help="training steps per network; two thirds as many follow on all windows (default: by the number of windows)",
     )
-    parser.add_argument(
-        "--members", type=arguments.positive, default=1, help="networks in the ensemble (default: %(default)s)"
-    )
     parser.add_argument("--device", type=arguments.device, default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument("--seed", type=arguments.seed, default=0, help="random seed (default: %(default)s)")
     parser.add_argument(
@@ -176,7 +173,6 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
         read_future(_OWNER, future, columns, panel, horizon)
     parameters = column_names | {
         "n_futures": options.futures,
-        "n_members": options.members,
         "n_steps": options.steps,
         "random_state": options.seed,
         "progress": not options.quiet and sys.stderr.isatty(),
@@ -193,7 +189,7 @@ def _forecast(plan: ForecastPlan) -> None:
     from torchmcl.app.progress import seconds_since_start
     from torchmcl_forecast.forecast import LEVELS
     from torchmcl_forecast.forecaster import Forecaster
-    from torchmcl_forecast.page import write_page
+    from torchmcl_forecast.page import tube_note, write_page
 
     forecaster = Forecaster(**plan.parameters)
     if plan.restart:
@@ -208,8 +204,7 @@ def _forecast(plan: ForecastPlan) -> None:
         quantiles = quantiles.assign(low=tube["low"], high=tube["high"])
     plan.out.mkdir(parents=True, exist_ok=True)
     seasons = ", ".join(map(str, forecaster.seasons_)) or "none"
-    trained = [f"{len(forecast.panel.names):,} series. Season lengths in steps: {seasons}.", _tube_note(forecaster)]
-    trained += plan.notes
+    trained = [f"{len(forecast.panel.names):,} series. Season lengths in steps: {seasons}.", *plan.notes]
     # Write the report first: if the command is stopped between files, it marks the folder as one of torchmcl.
     write_page(plan.out / "index.html", forecast, source=plan.source, value=forecaster.value, trained=trained)
     io.write_atomically(plan.out / "futures.csv", futures.to_csv(index=False, float_format=_DIGITS))
@@ -217,14 +212,7 @@ def _forecast(plan: ForecastPlan) -> None:
     forecaster.save(plan.out / "model")
     io.Checkpoint.discard(plan.checkpoint)
     if not plan.quiet:
-        arguments.say("\n".join(trained))
+        arguments.say("\n".join([*trained, tube_note(forecast)]))
         arguments.say(
             f"Open the report: {(plan.out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)"
         )
-
-
-def _tube_note(forecaster: Any) -> str:
-    if forecaster.tube_level_ is None:
-        return "No tubes: the series are too short to calibrate them."
-    coverage = f"{100 * forecaster.coverage:g} %"
-    return f"The {coverage} tubes are calibrated on the last windows, which the first part of the training leaves out."

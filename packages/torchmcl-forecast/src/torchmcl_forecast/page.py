@@ -13,7 +13,7 @@ from torchmcl.app import report
 from torchmcl_forecast.forecast import Forecast
 from torchmcl_forecast.grids import Grid
 
-__all__ = ["write_page"]
+__all__ = ["tube_note", "write_page"]
 
 # Maximum number of plotted series; with more, the report would be too long to read.
 _MOST_SERIES = 12
@@ -55,7 +55,7 @@ def write_page(path: Path, forecast: Forecast, *, source: str, value: str, train
     more = f"<p>The files beside this report contain {left_out:,} more series.</p>" if left_out else ""
     body = f"""<h1>{report.escape(source)}: the next {steps}</h1>
 <p class="lead">{_period(forecast)}. Each colored line is one possible future of <b>{report.escape(value)}</b>, from
-the first {_unit(forecast.panel.grid)} to the last. Thicker lines are more probable. {_tube_words(forecast)}</p>
+the first {_unit(forecast.panel.grid)} to the last. Thicker lines are more probable. {tube_note(forecast)}</p>
 {"".join(plots)}{more}
 <h2>Sums over {steps}</h2>
 <p>The expected sum, the range that contains it with a probability of 80 %, and the sum and the probability of each
@@ -95,9 +95,10 @@ def _period(forecast: Forecast) -> str:
     return f"From {first} to {last}"
 
 
-def _tube_words(forecast: Forecast) -> str:
+def tube_note(forecast: Forecast) -> str:
+    """Return a sentence about the coverage of the tubes."""
     if forecast.tube_level is None:
-        return "The series are too short to calibrate a tube."
+        return "No tubes: the series are too short to calibrate them."
     probability = report.percent(forecast.coverage)
     return f"The gray tube, calibrated on the last windows, contains the whole path with probability {probability}."
 

@@ -25,6 +25,7 @@ FITTED = (
     *("networks_", "codebooks_", "scaling_", "_panel"),
 )
 _Forecaster = TypeVar("_Forecaster")
+_Module = TypeVar("_Module", bound=torch.nn.Module)
 # No forecast needs more values per window than this; a file that requests more is rejected.
 _MOST_VALUES = 10_000_000
 
@@ -38,42 +39,33 @@ def _network_parts(network: PathNetwork) -> dict[str, Any]:
     return {"n_hypotheses": network.head.n_hypotheses, "hidden": hidden, "weights": dict(network.state_dict())}
 
 
+def _loaded(module: _Module, tensors: dict[str, Tensor]) -> _Module:
+    """Fill a module that was created on the device "meta", without memory of its own, with the tensors of a file."""
+    if {name: value.shape for name, value in module.state_dict().items()} != {n: t.shape for n, t in tensors.items()}:
+        raise ValueError(f"the tensor shapes of a {type(module).__name__} differ from its description")
+    if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
+        raise ValueError(f"the values of a {type(module).__name__} are not finite")
+    module.load_state_dict(tensors, assign=True)
+    return module.eval().requires_grad_(False)
+
+
 def _network(layout: Layout, n_hypotheses: int, hidden: list[int], weights: dict[str, Tensor]) -> PathNetwork:
-    with torch.device("meta"):  # shapes only, so that no more memory is allocated than the file contains
-        network = PathNetwork(layout, n_hypotheses, tuple(hidden))
-    if {name: value.shape for name, value in network.state_dict().items()} != {n: w.shape for n, w in weights.items()}:
-        raise ValueError("the weight shapes of a network differ from its description")
-    if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
-        raise ValueError("the weights of a network are not finite")
-    network.load_state_dict(weights, assign=True)
-    return network.eval().requires_grad_(False)
+    with torch.device("meta"):
+        return _loaded(PathNetwork(layout, n_hypotheses, tuple(hidden)), weights)
 
 
 def _codebook(layout: Layout, tensors: dict[str, Tensor]) -> Codebook:
     with torch.device("meta"):
         base = LinearMap(layout) if any(name.startswith("base.") for name in tensors) else None
-        codebook = Codebook(len(tensors["logits"]), layout.n_channels, layout.horizon, base)
-    if {name: value.shape for name, value in codebook.state_dict().items()} != {n: t.shape for n, t in tensors.items()}:
-        raise ValueError("the tensor shapes of a codebook differ from its description")
-    if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
-        raise ValueError("the values of a codebook are not finite")
-    codebook.load_state_dict(tensors, assign=True)
-    return codebook.requires_grad_(False)
+        return _loaded(Codebook(len(tensors["logits"]), layout.n_channels, layout.horizon, base), tensors)
 
 
 def _panel_parts(panel: Panel) -> dict[str, Any]:
     dates = panel.ends.dtype.kind == "M"
     ends = panel.ends.astype("datetime64[ns]").astype(np.int64) if dates else panel.ends
     names = panel.names if panel.names.dtype.kind in "iufb" else panel.names.astype(object)
-    return {
-        "names": names,
-        "ends": ends,
-        "dates": dates,
-        "values": panel.values,
-        "grid": panel.grid,
-        "like": panel.like,
-        "covariates": panel.covariates,
-    }
+    parts = {"values": panel.values, "grid": panel.grid, "like": panel.like, "covariates": panel.covariates}
+    return {"names": names, "ends": ends, "dates": dates, **parts}
 
 
 def _panel(names: Any, ends: Any, dates: bool, values: Any, grid: Grid, like: str, covariates: Any) -> Panel:
