@@ -1,8 +1,11 @@
 """Detection of the seasons of series, and calendar features."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.special import fdtrc
 
 from torchmcl_forecast.grids import Grid
 
@@ -12,18 +15,27 @@ __all__ = ["calendar_features", "filled", "find_seasons"]
 _SEASON_DAYS = (1.0, 7.0, 365.25)
 # Seasons of series without dates: quarters, working days, weeks, months, hours of a day and of a week.
 _OF_NUMBERS = (4, 5, 7, 12, 24, 48, 52, 96, 168, 336)
-# Minimum correlation of changes that are one season apart; for noise, the correlation is at most about 1 / sqrt(n).
-_AGREEMENT = 0.15
-# A season is dropped if its correlation is below this fraction of the strongest correlation, unless the strongest
-# season is a multiple of it. The correlation of a multiple must exceed that of shorter seasons by the second value.
-_WEAKEST, _CLEARLY = 0.6, 0.01
+# Number of seasons that a series must contain, and number of series that are tested.
+_N_SEASONS, _N_TESTED = 2.5, 100
+# Maximum p-value of dates and of numbers, which have more candidates; less for seasons of more than `_N_LEVELS` steps.
+_P_VALUE = {True: 0.015, False: 0.004}
+# Lengths, as multiples of a candidate, that must explain less than this fraction of what the candidate explains. Level
+# shifts and other slow changes resemble seasons of all lengths.
+_SIMILAR_LENGTHS, _SIMILAR_FRACTION = (0.8, 1.25), 0.7
+# A season that divides a longer one must explain at least this fraction of what the longer one explains.
+_SHORTER_FRACTION = 0.5
+# Smooth seasons are also tested as step functions of this many levels, which need less data.
+_N_LEVELS = 12
+# Number of steps in which autocorrelation is estimated, and size in standard deviations to which outliers are reduced.
+_N_FILTERS, _LARGEST = 4, 5.0
 
 
 def find_seasons(values: NDArray[np.float64], grid: Grid) -> tuple[int, ...]:
     """Detect the season lengths in steps and return them in increasing order; often there are none.
 
-    The candidates are calendar seasons, or common lengths if times are numbers. A candidate is a season if the
-    autocorrelation of the changes of the series has a peak at its length.
+    The candidates are calendar seasons, or common lengths if times are numbers. A candidate is a season if an F-test
+    detects it in a regression with a linear trend, the shorter seasons and autocorrelated errors, and if similar
+    lengths explain much less.
 
     Args:
         values: Values [series, times], NaN where missing.
@@ -43,50 +55,70 @@ def find_seasons(values: NDArray[np.float64], grid: Grid) -> tuple[int, ...]:
         candidates = tuple(round(days * grid.per_day) for days in _SEASON_DAYS)
     else:
         candidates = _OF_NUMBERS
-    agreement = _agreement(values, max(candidates) + 1)
-    seasons = []
+    values = values[np.nanmax(values, axis=1) > np.nanmin(values, axis=1)]
+    values = values[:: max(len(values) // _N_TESTED, 1)]
+    n_changes = (~np.isnan(np.diff(values, axis=1))).sum(axis=1)
+    strengths: dict[int, float] = {}
     for season in candidates:
-        around = agreement[season - 1 : season + 2]
-        if season > 1 and len(around) == 3 and agreement[season] >= max(_AGREEMENT, float(around.max())):
-            seasons.append(season)
-    strongest = max(seasons, key=lambda season: agreement[season], default=1)
-    weakest = _WEAKEST * agreement[strongest] if seasons else 0.0
-    seasons = [season for season in seasons if agreement[season] > weakest or strongest % season == 0]
-    return tuple(s for s in seasons if all(_adds_to(s, shorter, agreement) for shorter in seasons if shorter < s))
+        long = values[n_changes + 1 >= _N_SEASONS * season]
+        if season < 2 or 2 * len(long) <= len(values):  # most series are too short
+            continue
+        strength, p_value = _strength(long, season, tuple(strengths))
+        if p_value < _P_VALUE[grid.is_calendar] * min(_N_LEVELS / season, 1):
+            similar = {max(round(factor * season), 2) for factor in _SIMILAR_LENGTHS} - {season}
+            if all(_strength(long, n, tuple(strengths))[0] < _SIMILAR_FRACTION * strength for n in similar):
+                strengths[season] = _strength(long, season)[0]
+    return tuple(
+        n for n in strengths if all(m % n or strengths[n] >= _SHORTER_FRACTION * strengths[m] for m in strengths)
+    )
 
 
-def _adds_to(season: int, shorter: int, agreement: NDArray[np.float64]) -> bool:
-    """Return whether a season is more than the repetition of a shorter season, whose multiples also correlate.
+def _strength(values: NDArray[np.float64], season: int, others: Sequence[int] = ()) -> tuple[float, float]:
+    """Return the fraction of the variance that a season explains beside others, and the p-value of its F-test."""
+    strength, p_value = 0.0, 1.0
+    means = [(other, other) for other in others]
+    for n_levels in {season, min(season, _N_LEVELS)}:
+        phi = np.zeros((len(values), 1))  # the errors are y[t] - phi * y[t - 1]
+        for _ in range(_N_FILTERS):
+            errors = values[:, 1:] - phi * values[:, :-1]
+            errors = errors - np.nanmean(errors, axis=1, keepdims=True)
+            largest = _LARGEST * np.nanstd(errors, axis=1, keepdims=True)
+            errors = np.clip(errors, -largest, largest)
+            residuals = _residuals(errors, [*means, (season, n_levels)])
+            products = np.nansum(residuals[:, 1:] * residuals[:, :-1], axis=1, keepdims=True)
+            squares = np.nansum(residuals**2, axis=1, keepdims=True)
+            phi = np.clip(phi + products / np.maximum(squares, 1e-300), -0.95, 1)
+        without = np.nansum(_residuals(errors, means) ** 2, axis=1, keepdims=True)
+        n_season = n_levels - 1 - sum(other - 1 for other in others if n_levels % other == 0)
+        n_others = 2 + sum(other - 1 for other in others)
+        n_residuals = (~np.isnan(errors)).sum(axis=1, keepdims=True) - n_others - n_season
+        usable = (n_residuals > 0) & (without > 0)
+        if n_season > 0 and usable.any():
+            unexplained = squares[usable] / without[usable]
+            variance, n_typical = (unexplained / n_residuals[usable]).mean(), np.median(n_residuals[usable])
+            ratio = (1 - unexplained.mean()) / n_season / max(variance, 1e-300)
+            strength = max(strength, 1 - unexplained.mean() - n_season * variance)  # as an adjusted R squared
+            p_value = min(p_value, fdtrc(n_season, n_typical, ratio))
+    return strength, p_value
 
-    For example, a week adds to a day if its correlation exceeds the correlations of two to six days.
-    """
-    if season % shorter:
-        return True
-    between = agreement[2 * shorter : season : shorter]
-    largest = between.max() if len(between) else agreement[shorter]
-    return bool(agreement[season] > largest + _CLEARLY)
 
-
-def _agreement(values: NDArray[np.float64], n_lags: int) -> NDArray[np.float64]:
-    """Compute the autocorrelation of the changes, averaged over the series that are long enough, [lags]."""
-    n_lags = min(n_lags, values.shape[1] // 2 + 1)
-    n_times = 1 << int(np.ceil(np.log2(2 * values.shape[1])))
-    changes = np.diff(values, axis=1)
-    spread = np.nanstd(np.where(np.isnan(changes).all(axis=1, keepdims=True), 0.0, changes), axis=1, keepdims=True)
-    unit = np.where(spread > 0, spread, 1.0)
-    changes = np.clip(np.nan_to_num(changes / unit), -5, 5)  # a single jump must not dominate
-    spectrum = np.fft.rfft(changes, n_times, axis=1)
-    products = np.fft.irfft(np.abs(spectrum) ** 2, n_times, axis=1)[:, :n_lags]
-    lengths = (~np.isnan(values)).sum(axis=1, keepdims=True)
-    # Long lags have fewer products. A series must contain three seasons.
-    fraction = np.clip(1 - np.arange(n_lags) / np.maximum(lengths, 1), 0.1, 1)
-    long_enough = (lengths >= 3 * np.arange(n_lags)) & (products[:, :1] > 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        of_series = products / products[:, :1] / fraction
-        means = np.where(long_enough, of_series, 0.0).sum(axis=0) / long_enough.sum(axis=0)
-    # Keep the lags for which most non-constant series are long enough; these are the shortest lags.
-    usual = long_enough.sum(axis=0) * 2 > max(int((products[:, 0] > 0).sum()), 1)
-    return np.asarray(means[usual])
+def _residuals(values: NDArray[np.float64], seasons: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
+    """Return the residuals of a regression on a linear trend and on seasons (length, number of levels)."""
+    times = np.where(np.isnan(values), np.nan, np.arange(values.shape[1]))
+    times = times - np.nanmean(times, axis=1, keepdims=True)
+    spread = np.nansum(times**2, axis=1, keepdims=True)
+    for _ in range(3):  # alternating projections
+        slope = np.nansum(times * values, axis=1, keepdims=True) / spread
+        values = values - np.nanmean(values, axis=1, keepdims=True) - slope * times
+        for season, n_levels in seasons:
+            n_before = -values.shape[1] % season
+            cycles = np.pad(values, ((0, 0), (n_before, 0)), constant_values=np.nan).reshape(len(values), -1, season)
+            starts = -(-np.arange(n_levels) * season // n_levels)
+            sums = np.add.reduceat(np.nansum(cycles, axis=1), starts, axis=1)
+            counts = np.add.reduceat((~np.isnan(cycles)).sum(axis=1), starts, axis=1)
+            levels = np.repeat(sums / np.maximum(counts, 1), np.diff(starts, append=season), axis=1)
+            values = (cycles - levels[:, None]).reshape(len(values), -1)[:, n_before:]
+    return values
 
 
 def filled(values: NDArray[np.float64], season: int) -> NDArray[np.float64]:
