@@ -132,6 +132,7 @@ BAD_CALLS = [
     ("mcl_loss: `sample_weights`", TypeError, lambda: weighted_loss([1.0, 1.0])),
     ("mcl_loss: `sample_weights`", TypeError, lambda: weighted_loss(torch.tensor([True, False]))),
     ("mcl_loss: `sample_weights`", ValueError, lambda: weighted_loss(torch.ones(3))),
+    ("mcl_step: `sample_weights`", ValueError, lambda: step(sample_weights=torch.ones(2, 1))),
     # costs
     ("pairwise_l1: `hypotheses`", TypeError, lambda: cost_of(mcl.pairwise_l1, np.zeros((2, 2)))),
     ("pairwise_cosine: `targets`", TypeError, lambda: cost_of(mcl.pairwise_cosine, targets=POINTS.long())),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.checks import check_boolean, check_finite, check_mask, check_non_negative
+from torchmcl.checks import check_boolean, check_finite, check_mask, check_non_negative, check_sample_weights
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.costs.declared import call_cost, with_targets_axis
 from torchmcl.dispatch import debug_checks_enabled, faster
@@ -123,6 +123,8 @@ def mcl_step(
     event_dims = predictions.hypotheses.ndim - 2 - stacked
     targets, mask = with_targets_axis("mcl_step", batch, predictions.hypotheses, cost_fn, event_dims)
     targets, mask, steps = _real_parts(targets, mask, 2 + stacked)
+    if sample_weights is not None:  # a column of weights would broadcast to all pairs of samples
+        check_sample_weights("mcl_step", sample_weights, targets.shape[: 1 + stacked])
     if debug_checks_enabled():
         check_finite("mcl_step", "targets", targets, advice="Mark targets that are missing in the mask.")
     problem = StepProblem(
