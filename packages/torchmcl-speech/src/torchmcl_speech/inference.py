@@ -118,7 +118,7 @@ class RecordingSeparator:
     def facts(self) -> dict[str, Any]:
         """Return the attributes of the recording that `separation.json` contains."""
         return {
-            "recording": str(self.recording),
+            "recording": str(Path(self.recording).resolve()),
             "seconds": self.info.length / self.info.sample_rate,
             "sample_rate": self.info.sample_rate,
             "n_channels": self.info.n_channels,

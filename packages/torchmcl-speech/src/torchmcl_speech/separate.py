@@ -30,13 +30,13 @@ def sound_names(recording: Path | str, n_outputs: int) -> list[str]:
     return [f"{stem}-mixture.wav", *(f"{stem}-{place}.wav" for place in range(1, n_outputs + 1))]
 
 
-def check_replaceable(owner: str, folder: Path, recording: Path | str, names: list[str]) -> None:
+def check_replaceable(owner: str, folder: Path, recording: str, names: list[str]) -> None:
     """Check that only files of an earlier separation of this recording will be replaced.
 
     Args:
         owner: Function or command name at the beginning of messages.
         folder: Folder for the files.
-        recording: Recording to separate.
+        recording: Recording as its record names it: an absolute path, or the name of a mixture that is not a file.
         names: Names of the audio files; `separation.json` and the HTML report are always written.
 
     Raises:
@@ -51,15 +51,14 @@ def check_replaceable(owner: str, folder: Path, recording: Path | str, names: li
         raise ValueError(bad_value(owner, "out", rule, got, advice))
 
 
-def _written_before(folder: Path, recording: Path | str) -> set[str]:
-    """Return the files of an earlier separation of a recording with this name, as listed in its record."""
+def _written_before(folder: Path, recording: str) -> set[str]:
+    """Return the files of an earlier separation of a recording, as listed in its record."""
     try:
         record: dict[str, Any] = io.read_json("separate_recording", folder / RECORD_FILE)
-        if Path(record["recording"]).name != Path(recording).name:
+        if record["recording"] != recording:
             return set()
-        sounds = [record["mixture"], *(output["file"] for output in record["outputs"])]
-        sounds += [reference["file"] for reference in record.get("references", [])]
-        return {RECORD_FILE, PAGE_FILE, *sounds}
+        references = [Path(reference["file"]).name for reference in record.get("references", [])]
+        return {RECORD_FILE, PAGE_FILE, *sound_names(recording, len(record["outputs"])), *references}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no record, or a foreign file
         return set()
 
@@ -85,6 +84,7 @@ def separate_recording(
     ordered by score. Without scores, all outputs are written, ordered by energy. The recording is mixed down to mono
     and resampled for the model, and the outputs are resampled back: the files have the length and the sample rate of
     the recording, and the frequency range of the model. If one file exceeds full scale, all files are attenuated.
+    The files of an earlier separation of the same path are replaced; voices that no longer exist are deleted.
 
     Args:
         recording: Audio file in any format that soundfile reads.
@@ -114,9 +114,9 @@ def separate_recording(
             rule = f"be at most {separation.n_outputs}, the number of outputs of the model"
             raise ValueError(bad_value(owner, "n_voices", rule, n_voices))
     out = Path(out)
-    names = sound_names(recording, separation.n_outputs)
+    names, path = sound_names(recording, separation.n_outputs), separation.facts()["recording"]
     if not overwrite:
-        check_replaceable(owner, out, recording, names)
+        check_replaceable(owner, out, path, names)
     out.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(_Tracks(out, separation.info.sample_rate, separation.model_rate)) as tracks:
         for inputs, outputs in separation.pieces(progress=progress):
@@ -127,6 +127,8 @@ def separate_recording(
         likely = separation.n_outputs if speakers is None else speakers.index(max(speakers))
         order = scores.argsort(descending=True, stable=True).tolist()[: likely if n_voices is None else n_voices]
         files, gain = tracks.write(names, order, separation.info)
+    for name in _written_before(out, path) - {*files, RECORD_FILE, PAGE_FILE}:
+        (out / name).unlink(missing_ok=True)
     result = separation.facts() | {
         "model": str(model),
         "model_rate": separation.model_rate,
