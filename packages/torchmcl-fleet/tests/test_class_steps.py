@@ -97,8 +97,9 @@ def test_values_are_checked_where_that_is_asked_for():
 def test_the_log_loss_is_that_of_the_mixture():
     cost = torch.tensor([[[[1.0, 2.0]], [[0.5, 3.0]]], [[[2.0, 2.0]], [[1.0, 1.0]]]])
     each = -torch.logsumexp(-cost, -1).squeeze(-1)
-    torch.testing.assert_close(MixtureLogLoss().of_costs(cost), each.mean(1))
+    mask = torch.ones(2, 2, 1, dtype=torch.bool)
+    torch.testing.assert_close(MixtureLogLoss().of_costs(cost, mask), each.mean(1))
     weights = torch.tensor([[1.0, 0.0], [1.0, 3.0]])
-    torch.testing.assert_close(MixtureLogLoss(weights).of_costs(cost), (each * weights).sum(1) / weights.sum(1))
+    torch.testing.assert_close(MixtureLogLoss(weights).of_costs(cost, mask), (each * weights).sum(1) / weights.sum(1))
     together = (each * weights).sum() / weights.sum()
-    torch.testing.assert_close(MixtureLogLoss(weights, together=True).of_costs(cost), together.expand(2))
+    torch.testing.assert_close(MixtureLogLoss(weights, together=True).of_costs(cost, mask), together.expand(2))

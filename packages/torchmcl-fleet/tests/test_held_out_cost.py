@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from torchmcl import (
+    WTA,
     Batch,
     Cosine,
     Distributions,
@@ -11,6 +12,7 @@ from torchmcl import (
     MultiHypothesisMLP,
     Predictions,
     StepOutput,
+    assign,
 )
 from torchmcl.costs import MixtureNLLWithCRPS
 from torchmcl.io import described
@@ -71,6 +73,25 @@ def test_padded_rows_do_not_count():
         found = fleet.best_models[place](inputs)
         costs = WATCHED(targets=targets, **found._asdict()).detach()
         assert float(history.best_value[place]) == pytest.approx(float(costs.mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize("monitor", [WeightedDistortion, MixtureLogLoss, lambda weights: MixtureLogLoss()])
+def test_monitors_of_costs_skip_padded_targets(monitor):
+    cost, weights, mask = torch.rand(2, 5, 2, 3), torch.arange(1.0, 6.0), torch.ones(2, 5, 2, dtype=torch.bool)
+    mask[:, 4] = False
+
+    def value(matching, weights):
+        return monitor(weights)(StepOutput(cost, cost, None, matching, Predictions(cost), Batch(None, cost)))
+
+    expected = value(assign(cost[:, :4], WTA()), weights[:4])
+    torch.testing.assert_close(value(assign(cost, WTA(), mask), weights), expected)
+
+
+def test_weights_that_would_not_count_are_refused():
+    weighted = FleetData.shared(*rows(30, 1), 2, weights=torch.ones(30))
+    for name, call in (("Validation: `rows`", Validation), ("Fleet.evaluate: `data`", a_fleet().evaluate)):
+        with pytest.raises(ValueError, match=f"{name} must have no weights"):
+            call(weighted)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ from torchmcl_fleet.plan import (
     Validation,
     batch_rows,
     check_data,
+    check_unweighted,
     hard_distortion,
     moments_of,
     per_model,
@@ -297,6 +298,7 @@ class Fleet:
             best: Whether to use the weights with the best validation value instead of the last ones.
         """
         check_data("Fleet.evaluate", "data", data, self.n_models)
+        check_unweighted("Fleet.evaluate", "data", data, "All rows count equally: data._replace(weights=None).")
         check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
         longest = data.inputs[int(data.n_rows.argmax())]
         check_rows_apart("Fleet.evaluate", "data", self._kept.last, longest, data.lengths, training=False)

@@ -36,6 +36,7 @@ __all__ = [
     "WeightedDistortion",
     "batch_rows",
     "check_data",
+    "check_unweighted",
     "current_loss",
     "default_batch_size",
     "even_batch_size",
@@ -404,6 +405,11 @@ class _RowWeights:
             self._copies[place] = self.weights.to(costs)
         return self._copies[place]
 
+    def sums(self, costs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weighted sums of costs [models, rows, targets], and of the weights, over the valid targets."""
+        weights = mask.to(costs) if self.weights is None else mask * self.weights_like(costs).unsqueeze(-1)
+        return (costs.masked_fill(~mask, 0) * weights).sum(dim=(1, 2)), weights.sum(dim=(1, 2))
+
 
 @dataclass(frozen=True, eq=False)
 class WeightedDistortion(_RowWeights):
@@ -416,10 +422,9 @@ class WeightedDistortion(_RowWeights):
     weights: Tensor
 
     def __call__(self, output: StepOutput) -> Tensor:
-        """Return the distortions, [models], from a cost [models, rows, 1, hypotheses]."""
-        costs = output.matching.cost.amin(dim=-1).squeeze(-1)
-        weights = self.weights_like(costs)
-        return costs @ (weights / weights.sum())
+        """Return the distortions, [models], from a cost [models, rows, targets, hypotheses]."""
+        total, weight = self.sums(output.matching.cost.amin(dim=-1), output.matching.mask)
+        return total / weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -460,9 +465,8 @@ class HeldOutCost(_RowWeights):
             score_logits=predictions.score_logits,
         )
         costs = costs.flatten(3).mean(dim=-1)  # [models, rows, targets]
-        weights = mask.to(costs) if self.weights is None else mask * self.weights_like(costs).unsqueeze(-1)
-        total = (costs.masked_fill(~mask, 0) * weights).sum(dim=(1, 2))
-        return total / weights.sum(dim=(1, 2)).clamp_min(torch.finfo(costs.dtype).tiny)
+        total, weight = self.sums(costs, mask)
+        return total / weight.clamp_min(torch.finfo(costs.dtype).tiny)
 
 
 @dataclass(frozen=True, eq=False)
@@ -470,7 +474,7 @@ class MixtureLogLoss(_RowWeights):
     """Monitor for `MixtureNLL`: log-loss of the mixtures on held-out rows.
 
     Args:
-        weights: Weights of the held-out rows, [rows] or [models, rows]; 0 for padding. Equal by default.
+        weights: Weights of the held-out rows, [rows] or [models, rows]. Equal by default.
         together: Whether every model is assigned the mean over all models, so that all keep the weights of the same
             epoch: on few rows the best epoch of a single model is random. The models must be trained in one chunk.
     """
@@ -479,17 +483,13 @@ class MixtureLogLoss(_RowWeights):
     together: bool = field(default=False, kw_only=True)
 
     def __call__(self, output: StepOutput) -> Tensor:
-        """Return the log-losses, [models], from a cost [models, rows, 1, hypotheses]."""
-        return self.of_costs(output.matching.cost)
+        """Return the log-losses, [models], from a cost [models, rows, targets, hypotheses]."""
+        return self.of_costs(output.matching.cost, output.matching.mask)
 
-    def of_costs(self, cost: Tensor) -> Tensor:
-        """Return the log-losses, [models], from a cost [models, rows, 1, hypotheses]."""
-        losses = -torch.logsumexp(-cost, dim=-1).squeeze(-1)
-        weights = torch.ones_like(losses) if self.weights is None else self.weights_like(losses).expand_as(losses)
-        total = (losses * weights).sum(dim=1)
-        if self.together:
-            return (total.sum() / weights.sum()).expand(len(cost))
-        return total / weights.sum(dim=1)
+    def of_costs(self, cost: Tensor, mask: Tensor) -> Tensor:
+        """Return the log-losses, [models], from a cost and its valid targets, [models, rows, targets]."""
+        total, weight = self.sums(-torch.logsumexp(-cost, dim=-1), mask)
+        return (total.sum() / weight.sum()).expand(len(cost)) if self.together else total / weight
 
 
 @dataclass(frozen=True)
@@ -513,6 +513,7 @@ class Validation:
     def __post_init__(self) -> None:
         """Check the fields."""
         check_rows("Validation", "rows", self.rows)
+        check_unweighted("Validation", "rows", self.rows, "Pass them to the monitor: WeightedDistortion(weights).")
         checks.check_callable("Validation", "monitor", self.monitor, "torchmcl_fleet.hard_distortion")
         for every in set(per_model("every", self.every, self.rows.n_models, owner="Validation")):
             checks.check_positive_int("Validation", "every", every)
@@ -612,6 +613,12 @@ def check_rows(owner: str, name: str, rows: object) -> None:
     if not isinstance(rows, FleetData):
         advice = "Create it with FleetData.shared(inputs, targets, n_models)."
         raise TypeError(bad_value(owner, name, "be FleetData", type(rows).__name__, advice))
+
+
+def check_unweighted(owner: str, name: str, rows: FleetData, advice: str) -> None:
+    """Check that rows have no weights, where these would not count."""
+    if rows.weights is not None:
+        raise ValueError(bad_value(owner, name, "have no weights", tuple(rows.weights.shape), advice))
 
 
 def check_data(owner: str, name: str, data: object, n_models: int) -> None:

@@ -50,7 +50,7 @@ class CompiledStep(AutogradStep):
             and watched is not None
             and _why_not_on_rows(problem, RowProperties.of(validation)) is None
         ):
-            self._held_out = self._step_on(validation._replace(weights=None), watched)
+            self._held_out = self._step_on(validation, watched)
 
     def __call__(self, rules: RulePlan, batch: slice) -> Tensor:
         """Return the losses [models] of a batch, and store their gradient in `gradient`."""
@@ -347,7 +347,8 @@ class ClassStep(AutogradStep):
         if not self._evaluates or (models.start, models.stop) != (0, len(self.models)):
             return super().evaluate(rules, models)
         assert isinstance(self.spec.monitor, MixtureLogLoss)
-        return self.spec.monitor.of_costs(self._networks.costs(self._held_out_batch))
+        cost = self._networks.costs(self._held_out_batch)
+        return self.spec.monitor.of_costs(cost, torch.ones_like(cost[..., 0], dtype=torch.bool))
 
 
 def why_not_in_closed_form(training: TrainingProblem) -> str | None:
