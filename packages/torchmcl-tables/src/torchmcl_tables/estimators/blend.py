@@ -141,23 +141,22 @@ class Blend:
 
         Args:
             X: Rows of a table, [rows, columns].
-            knowing: Whether to exclude the background and outlying kernels. They would dominate the mean, or points
-                that represent the density, because both minimize squared distances.
+            knowing: Whether to exclude the background. It would dominate the mean, or points that represent the
+                density, because both minimize squared distances.
         """
         return self.kernels_of(self.members(X), knowing=knowing)
 
     def kernels_of(self, members: list[Kernels], *, knowing: bool = False) -> Kernels:
         """Combine the kernels of all members, as `kernels` does."""
-        whole = self.at_atoms((informed if knowing else mixed)(members, self.weights))
-        return whole.trimmed(self.trim) if knowing and self.trim else whole
+        return self.at_atoms((informed if knowing else mixed)(members, self.weights))
 
     def at_atoms(self, kernels: Kernels) -> Kernels:
         """Move the kernels to the atoms, if the target is discrete."""
         return kernels if self.atoms is None else at_atoms(kernels, self.atoms)
 
-    def masses(self, X: NDArray[Any], *, knowing: bool = False) -> Tensor:
+    def masses(self, X: NDArray[Any]) -> Tensor:
         """Compute the probability of each value of a discrete target, [rows, values]."""
-        return self.kernels(X, knowing=knowing).probabilities
+        return self.kernels(X).probabilities
 
     # ------------------------------------------------------------------ interface of `Predictive`
 
@@ -183,8 +182,9 @@ class Blend:
         return self.means_of(self.members(X)).numpy()
 
     def hypotheses(self, X: NDArray[Any], n_hypotheses: int | None = None) -> Hypotheses:
-        """Compute hypotheses in the units of y: points that represent the density."""
+        """Compute hypotheses in the units of y: points that represent the density without outlying kernels."""
         kernels, n_points = self.kernels(X, knowing=True), n_hypotheses or self.n_points
+        kernels = kernels.trimmed(self.trim) if self.trim else kernels
         if self.values is None:
             points, masses, _ = best_points(kernels.density(), n_points)
             return Hypotheses(self.targets.restored(self.targets.bounded(points).numpy()), masses.numpy())

@@ -111,7 +111,7 @@ def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None 
     inputs = model.inputs(rows)
     values, probabilities = model.estimator.predict_hypotheses(inputs)
     judged = _Judged(model, rows, known if places is None else places[known], inputs, targets, values, probabilities)
-    means = np.einsum("rk,rko->ro", probabilities, values)
+    errors = model.estimator.predict(inputs).reshape(targets.shape) - targets
     winners = judged.costs.argmin(axis=1)
     won = np.arange(probabilities.shape[1]) == winners[:, None]
     shown = _spread(len(known), _N_SHOWN)
@@ -120,7 +120,7 @@ def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None 
         "n_rows": len(known),
         "n_without_target": len(table) - len(known),
         "targets": [{"name": n} | _distribution(c) for n, c in zip(model.schema.targets, targets.T, strict=True)],
-        "measures": _measures(judged),
+        "measures": _measures(judged, errors),
         "answers": {
             name: _lists(part[shown])
             for name, part in (("truth", targets), ("hypotheses", values), ("probabilities", probabilities))
@@ -128,15 +128,14 @@ def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None 
         "by_number": _by_number(judged),
         "calibration": calibration(probabilities.ravel(), won.ravel(), "won"),
         "coverage": _coverage(judged),
-        "over_time": over_time(model, rows, means - targets, "error of the mean", power=2),
+        "over_time": over_time(model, rows, errors, "error of the mean", power=2),
         "ambiguous": _ambiguous(judged),
     }
 
 
-def _measures(judged: _Judged) -> dict[str, Any]:
-    model, _, _, inputs, targets, values, probabilities = judged
+def _measures(judged: _Judged, off_mean: NDArray[np.float64]) -> dict[str, Any]:
+    model, _, _, inputs, targets, values, _ = judged
     costs = judged.costs
-    off_mean = model.means(inputs, values, probabilities) - targets
     off_nearest = values[np.arange(len(values)), costs.argmin(axis=1)] - targets
     some = slice(0, _N_LIKELIHOODS)
     return {

@@ -148,17 +148,9 @@ class TableModel(Answering):
 
     estimator: DensityRegressor | MCLRegressor
 
-    def means(
-        self, inputs: NDArray[np.float64], values: NDArray[np.float64], probabilities: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Compute the mean of each row, [rows, targets], from its hypotheses or, for discrete targets, the density."""
-        if getattr(self.estimator, "target_values_", None) is not None:
-            return self.estimator.predict(inputs).reshape(len(values), -1)
-        return np.einsum("rk,rko->ro", probabilities, values)
-
     def _prediction_columns(self, inputs: NDArray[np.float64], interval: float | None) -> dict[str, Any]:
         values, probabilities = self.estimator.predict_hypotheses(inputs)
-        means = self.means(inputs, values, probabilities)
+        means = self.estimator.predict(inputs).reshape(len(values), -1)
         order = np.argsort(-probabilities, axis=1, kind="stable")
         probabilities = np.take_along_axis(probabilities, order, axis=1)
         probabilities = probabilities.round(_PROBABILITY_DIGITS)
