@@ -161,6 +161,7 @@ def next_critical_temperatures(
     _check_samples("next_critical_temperatures", samples)
     cost = pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
     weights = boltzmann_weights(cost, temperature, mask)
+    samples = samples if mask is None else samples.where(mask.unsqueeze(-1), 0)  # padding may contain anything
     return 2 * _largest_eigenvalue(covariance_blocks(samples, hypotheses, weights))
 
 

@@ -319,6 +319,7 @@ def free_energy_hessian(
     check_positive(owner, "temperature", temperature, "At 0 the free energy has kinks.")
     check_event_pair(owner, hypotheses, samples)
     weights = boltzmann_weights(pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples), temperature, mask)
+    samples = samples if mask is None else samples.where(mask.unsqueeze(-1), 0)  # padding may contain anything
     t = torch.as_tensor(temperature, dtype=weights.dtype, device=weights.device)
     while t.ndim < 2:
         t = t.unsqueeze(-1)
