@@ -40,6 +40,27 @@ def test_the_floor_is_below_what_was_reached():
     assert all(0 < least <= mean * (1 + 1e-9) for least, mean in zip(counts.floor, counts.means, strict=True))
 
 
+class InUnits(torch.nn.Module):
+    def __init__(self, n, unit):
+        super().__init__()
+        self.network, self.unit = mcl.MultiHypothesisMLP(1, 1, n, hidden=(16,), scores=False), unit
+
+    def forward(self, inputs):
+        return mcl.Predictions(self.unit * self.network(inputs).hypotheses)
+
+
+def test_the_floor_has_the_units_of_the_targets():
+    x, y = branches(20, 2, noise=0.3)
+    floors = [
+        choose_n_hypotheses(
+            lambda n, unit=unit: InUnits(n, unit), x, unit * y, candidates=(1, 2), n_epochs=1, n_folds=2,
+            n_restarts=1, rule=mcl.WTA(), learning_rate=0.02,
+        ).floor
+        for unit in (1.0, 2.0**14)
+    ]  # fmt: skip
+    assert [least / 2.0**28 for least in floors[1]] == pytest.approx(list(floors[0]), rel=1e-3)
+
+
 def test_several_targets_have_no_floor():
     x = torch.rand(40, 1)
     counts = choose_n_hypotheses(

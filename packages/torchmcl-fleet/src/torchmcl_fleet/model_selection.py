@@ -218,9 +218,11 @@ def _floor(
             of_models = reader.probabilities(predictions.score_logits[models].cpu())
             probabilities = of_models.transpose(0, 1).flatten(1) / n_restarts
         truth = held.targets[place, :n_rows, 0].flatten(1).cpu()
-        bandwidth = fit_bandwidth(hypotheses, probabilities, truth)
+        unit = float(truth.double().var(dim=0, correction=0).mean().sqrt()) or 1.0  # widths are fitted near 1
+        hypotheses = hypotheses / unit
+        bandwidth = fit_bandwidth(hypotheses, probabilities, truth / unit)
         density = Mixture(hypotheses, probabilities, bandwidth(hypotheses, probabilities))
-        of_folds.append(least_distortions(density, numbers))
+        of_folds.append([None if least is None else least * unit**2 for least in least_distortions(density, numbers)])
     columns = zip(*of_folds, strict=True)
     return tuple(None if None in column else sum(column) / len(column) for column in columns)
 
