@@ -5,6 +5,7 @@ import pytest
 from quick_sales import counted_steps, sales
 
 from torchmcl.app import main
+from torchmcl.app.report import html_report
 from torchmcl.io import TrainingInterrupted
 from torchmcl_forecast import Forecaster
 
@@ -94,6 +95,19 @@ def test_files_of_others_are_not_replaced(table, tmp_path, capsys):
     assert main([*table, *QUICK]) == 2
     assert "must not hold files that torchmcl did not write" in capsys.readouterr().err
     assert (tmp_path / "out" / "futures.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("out", "message"), [("sales.csv", "is not a folder"), ("sales.csv/out", "is not a folder"), ("out", "`folder`")]
+)
+def test_outputs_that_cannot_be_written_are_refused_before_the_training(table, tmp_path, capsys, out, message):
+    (tmp_path / "out" / "model").mkdir(parents=True)
+    (tmp_path / "out" / "model" / "mine.txt").write_text("mine")
+    (tmp_path / "out" / "index.html").write_text(html_report("Other report", ""))
+    with counted_steps(1):
+        assert main([*table, "-o", out]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "sales.csv"]
 
 
 def test_covariates_and_their_future_are_read(table, tmp_path, capsys):

@@ -12,6 +12,8 @@ import pytest
 from grids import for_each
 from places import PYTHONPATH
 from torchmcl.app import _parser, main
+from torchmcl_speech.config import DataConfig
+from torchmcl_speech.evaluate import evaluate_separator
 from voices import recordings
 
 soundfile = pytest.importorskip("soundfile")
@@ -191,6 +193,14 @@ def test_a_change_that_cannot_be_used_is_named_and_nothing_is_written(
     assert main([*TRAIN, "--out", str(tmp_path / "out"), "--quiet", "--set", change]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_outputs_that_cannot_be_written_are_refused_before_recordings_are_read(tmp_path, capsys):
+    assert main(["data", "pack", "none", "--out", str(tmp_path)]) == 2
+    assert "it is a folder. Give the name of a file." in capsys.readouterr().err
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(NotADirectoryError, match="is not a folder"):
+        evaluate_separator("none", DataConfig(root="none"), out=tmp_path / "file")
 
 
 @pytest.mark.slow

@@ -134,6 +134,7 @@ class ForecastPlan:
 
 def _plan(options: argparse.Namespace) -> ForecastPlan:
     """Check the options without torch, and read the tables."""
+    from torchmcl import io
     from torchmcl_forecast.example import EXAMPLE, EXAMPLE_COLUMNS, write_example
     from torchmcl_forecast.frames import Columns, check_columns, read_future, read_panel
     from torchmcl_forecast.spreadsheets import read_series
@@ -151,6 +152,7 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
         option, other = ("--known", "--future") if options.known else ("--future", "--known")
         raise ValueError(f"{_OWNER}: `{option}` requires `{other}`.")
     report.check_report_folder(_OWNER, options.out, *_FILES)
+    io.check_free(_OWNER, options.out / "model", "`Forecaster.save`")
     if options.example:
         write_example(table)
     columns = Columns(

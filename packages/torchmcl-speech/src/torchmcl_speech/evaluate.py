@@ -62,10 +62,14 @@ def evaluate_separator(
 
     Raises:
         ValueError: If the model or the mixtures are unusable.
+        OSError: If the folder cannot be written.
     """
     if limit is not None:
         checks.check_positive_int("evaluate_separator", "limit", limit)
     checks.available_device("evaluate_separator", device)
+    records_file = None if out is None else Path(out) / f"evaluation-{part}.jsonl"
+    if records_file is not None:
+        io.check_writable(records_file)
     separator, notes = load_separator(model)
     separator, temperature = separator.to(device), score_temperature(notes)
     mixtures = first_mixtures(data, part, limit)
@@ -91,8 +95,8 @@ def evaluate_separator(
                 }
             )
             bar.step(note=f"{one_to_one:.1f} dB")
-    if out is not None:
-        io.write_records(Path(out) / f"evaluation-{part}.jsonl", records)
+    if records_file is not None:
+        io.write_records(records_file, records)
     return records
 
 

@@ -85,9 +85,13 @@ def _mix(options: argparse.Namespace) -> None:
 
 
 def _pack(options: argparse.Namespace) -> None:
+    from torchmcl import io
     from torchmcl_speech.data import AudioPack
     from torchmcl_speech.data.audio import audio_files
 
+    if options.out.is_dir():
+        raise IsADirectoryError(f"{str(options.out)!r} cannot be written: it is a folder. Give the name of a file.")
+    io.check_writable(options.out)
     parts = options.parts or ["."]
     files = [path for part in parts for path in audio_files(options.folder / part)]
     pack = AudioPack.from_folder(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from torchmcl._version import __version__
 from torchmcl.errors import bad_value, number_text
+from torchmcl.io import check_writable
 from torchmcl.optional import optional_import
 
 __all__ = [
@@ -99,8 +100,10 @@ def check_report_folder(owner: str, folder: Path, *others: str) -> None:
 
     Raises:
         ValueError: If one of them exists without a report that torchmcl wrote.
+        OSError: If the folder is a file, or files cannot be written in it.
     """
     target = folder / "index.html"
+    check_writable(target)
     if target.is_file():
         with target.open("rb") as file:
             if _SIGNATURE in file.read(_SIGNED_BYTES).decode(errors="replace"):
