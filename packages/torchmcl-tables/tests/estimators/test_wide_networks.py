@@ -86,7 +86,7 @@ def test_networks_still_learn_if_half_of_them_were_best_late(options, best, lear
 
 
 def test_without_held_out_rows_nothing_is_known():
-    trained = replace(TRAINED, distortions=torch.full((3,), torch.inf), best_epochs=torch.full((3,), -1))
+    trained = replace(TRAINED, held_out_losses=torch.full((3,), torch.inf), best_epochs=torch.full((3,), -1))
     assert not still_learn(DensityRegressor(), trained, 100)
 
 

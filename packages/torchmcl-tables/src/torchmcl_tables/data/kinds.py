@@ -452,7 +452,7 @@ def infer_schema(
 
     Example:
         >>> import polars
-        >>> table = Table("t.csv", polars.DataFrame({"day": ["2024-05-01", "2024-06-02"], "f": ["4", "r"]}))
+        >>> table = Table("t.csv", polars.DataFrame({"day": ["2024-05-01", "2024-06-02"], "f": ["s", "r"]}))
         >>> [column.describe() for column in infer_schema(table, []).columns]
         ['dates in the format %Y-%m-%d, read as month, weekday, days', 'categories']
     """
