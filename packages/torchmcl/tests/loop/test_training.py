@@ -1,6 +1,8 @@
 """The step: the formula written by hand, and padding that changes nothing."""
 
 import math
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -193,6 +195,25 @@ def test_step_under_autocast_keeps_cost_weights_and_loss_in_float32(dtype):
     assert output.loss.dtype == torch.float32
     output.loss.backward()
     assert all(gradient.isfinite().all() for gradient in gradients(model))
+
+
+def test_a_masked_step_makes_at_most_forty_calls_of_functions():
+    predictions, batch = make_model()(make_batch().inputs), make_batch(make_mask())
+    package, names = str(Path(mcl.__file__).parent), []
+
+    def note(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(package) and not code.co_name.startswith("<"):
+            names.append(code.co_name)
+
+    mcl.mcl_step(lambda _: predictions, batch, mcl.WTA())  # imports what it needs once
+    sys.setprofile(note)
+    try:
+        mcl.mcl_step(lambda _: predictions, batch, mcl.WTA())
+    finally:
+        sys.setprofile(None)
+    assert "step_output" in names
+    assert len(names) <= 40, names
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised by torch.compile itself

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     1 is a training run with a non-finite loss, 2 invalid input, 130 and 143 termination by Ctrl-C and SIGTERM.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser()
+    parser = _parser(words[0] if words else "")
     if words and words[0] in _missing():
         parser.exit(2, f"torchmcl {words[0]}: {_missing_message(words[0])}\n")
     options = parser.parse_args(words)
@@ -89,7 +89,8 @@ def _run(run: Callable[[Any], None], plan: Any) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str = "") -> argparse.ArgumentParser:
+    """Return the parser of a command, or of all commands for any other word."""
     parser = CommandParser(
         prog="torchmcl",
         description="Multiple choice learning and annealed MCL for PyTorch: several hypotheses and their scores.",
@@ -101,7 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     add_play_command(commands)
     add_diagnose_command(commands)
-    for entry in sorted(entry_points(group=_GROUP), key=lambda entry: [*_HOMES, entry.name].index(entry.name)):
+    entries = sorted(entry_points(group=_GROUP), key=lambda entry: [*_HOMES, entry.name].index(entry.name))
+    for entry in [entry for entry in entries if entry.name == command] or entries:
         entry.load()(commands)
     return parser
 
