@@ -1,7 +1,7 @@
 """Detection of seasons in simulated series of each frequency: fractions of seasons found, and of seasons invented.
 
 The strength of the season, 1 - Var(remainder) / Var(season + remainder) as in Wang, Smith and Hyndman (2006), is at
-least 0.6, and a series has at least 2.5 periods. The generator was written after all constants of the detection. In the
+least 0.6, and a series has 2.5 to 10 periods. The generator was written after all constants of the detection. In the
 record, the rows of the generator "first" are those of an earlier one (commit de8a56eb), which influenced the limits of
 the p-value: they were loosened after a run with another seed.
 
