@@ -68,6 +68,18 @@ def test_tubes_lie_around_the_median_and_are_wider_than_the_quantiles(fitted):
     assert (tube.high >= quantiles["q0.5"]).all()
 
 
+def test_a_large_level_costs_a_forecast_no_digits(fitted, frame):
+    found, level = replace(fitted.forecast(), least=-np.inf), 1e9
+    high = replace(found, paths=found.paths + level)
+    truth = actual(frame)
+    for kind in ("futures", "quantiles", "mean", "tube", "sample"):
+        one, other = (getattr(part, kind)().drop(columns=["unique_id", "ds"]) for part in (found, high))
+        levels = [0 if "probability" in name else level for name in one]
+        np.testing.assert_allclose(other - levels, one, atol=1e-3)
+    scores = found.scores(truth) | {"crps": 0}
+    assert high.scores(truth.assign(y=truth.y + level)) | {"crps": 0} == pytest.approx(scores, abs=1e-3)
+
+
 def test_samples_are_repeatable_and_differ_between_seeds(fitted):
     found = fitted.forecast()
     assert found.sample(2, 1).equals(found.sample(2, 1))

@@ -19,11 +19,15 @@ def source(values, *, horizon=4, context=12, periods=(1, 6), lags=(), n_channels
     return Source(panel, Layout(horizon, context, periods, lags, n_channels, 0, means=means), season=6)
 
 
-def test_inputs_and_targets_do_not_depend_on_level_and_unit_of_a_series():
+@for_each("unit, level", [(5000, 1000), (1e-12, 0), (1, 1e9), (-1, -1e9), (100, 1e12)])
+def test_inputs_and_targets_do_not_depend_on_level_and_unit_of_a_series(unit, level):
     values = RNG.normal(size=60).cumsum()
-    one, other = source(values), source(5000 * values + 1000)
+    one, other = source(values), source(unit * values + level)
     windows = [each.window(each.places()) for each in (one, other)]
-    torch.testing.assert_close(windows[0].targets, windows[1].targets, rtol=1e-3, atol=1e-3)
+    sign = 1 if unit > 0 else -1
+    torch.testing.assert_close(windows[0].targets, sign * windows[1].targets, rtol=1e-3, atol=1e-3)
+    linear = [window.inputs[:, : one.layout.n_linear] for window in windows]
+    torch.testing.assert_close(linear[0], sign * linear[1], rtol=1e-3, atol=1e-3)
 
 
 def test_a_window_sees_nothing_of_its_future():

@@ -15,8 +15,8 @@ __all__ = ["add_forecast_command"]
 
 _OWNER = "torchmcl forecast"
 _FILES = ("futures.csv", "quantiles.csv", "model")
-# Significant digits of values in the files.
-_DIGITS = "%.9g"
+# Significant digits of values in the files, which may lie around a large level.
+_DIGITS = "%.15g"
 _DESCRIPTION = """\
 Train a forecaster on the series of a table. It predicts several futures of each series with their probabilities.
 
@@ -105,31 +105,22 @@ class ForecastPlan:
     """Checked arguments of a forecast and the tables that they name.
 
     Attributes:
+        options: Options of the command.
         parameters: Arguments of the forecaster.
         frame: Table of past values.
         future: Values of the known covariates over the horizon; None without known covariates.
         horizon: Number of steps to forecast.
         notes: Warnings about the table, for the report.
         source: Name of the table.
-        out: Folder for the report and the files.
-        restart: Whether to discard an unfinished training run.
-        quiet: Whether to print nothing.
     """
 
+    options: argparse.Namespace
     parameters: Mapping[str, Any]
     frame: Any
     future: Any
     horizon: int
     notes: tuple[str, ...]
     source: str
-    out: Path
-    restart: bool
-    quiet: bool
-
-    @property
-    def checkpoint(self) -> Path:
-        """Folder of the training state, beside the output folder."""
-        return self.out.resolve().with_name(f"{self.out.resolve().name}.checkpoint")
 
 
 def _plan(options: argparse.Namespace) -> ForecastPlan:
@@ -181,9 +172,7 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
         **{name: getattr(options, name) for name in ("joint", "coverage", "known", "past", "device")},
     }
     texts = (*(schema.notes if schema else ()), *(str(note.message) for note in notes))
-    return ForecastPlan(
-        parameters, frame, future, horizon, texts, table.name, options.out, options.restart, options.quiet
-    )
+    return ForecastPlan(options, parameters, frame, future, horizon, texts, table.name)
 
 
 def _forecast(plan: ForecastPlan) -> None:
@@ -193,28 +182,27 @@ def _forecast(plan: ForecastPlan) -> None:
     from torchmcl_forecast.forecaster import Forecaster
     from torchmcl_forecast.page import tube_note, write_page
 
-    forecaster = Forecaster(**plan.parameters)
-    if plan.restart:
-        io.Checkpoint.discard(plan.checkpoint)
+    forecaster, out = Forecaster(**plan.parameters), plan.options.out
+    checkpoint = out.resolve().with_name(f"{out.resolve().name}.checkpoint")  # beside the output folder
+    if plan.options.restart:
+        io.Checkpoint.discard(checkpoint)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Forecaster.fit: .* usually closed")  # among the notes of the report
-        forecaster.fit(plan.frame, horizon=plan.horizon, checkpoint=plan.checkpoint)
+        forecaster.fit(plan.frame, horizon=plan.horizon, checkpoint=checkpoint)
     forecast = forecaster.forecast(future=plan.future)
     futures, quantiles = forecast.futures(), forecast.quantiles([0.05, *LEVELS, 0.95])
     if forecast.tube_level is not None:
         tube = forecast.tube()
         quantiles = quantiles.assign(low=tube["low"], high=tube["high"])
-    plan.out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     seasons = ", ".join(map(str, forecaster.seasons_)) or "none"
     trained = [f"{len(forecast.panel.names):,} series. Season lengths in steps: {seasons}.", *plan.notes]
     # Write the report first: if the command is stopped between files, it marks the folder as one of torchmcl.
-    write_page(plan.out / "index.html", forecast, source=plan.source, value=forecaster.value, trained=trained)
-    io.write_atomically(plan.out / "futures.csv", futures.to_csv(index=False, float_format=_DIGITS))
-    io.write_atomically(plan.out / "quantiles.csv", quantiles.to_csv(index=False, float_format=_DIGITS))
-    forecaster.save(plan.out / "model")
-    io.Checkpoint.discard(plan.checkpoint)
-    if not plan.quiet:
+    write_page(out / "index.html", forecast, source=plan.source, value=forecaster.value, trained=trained)
+    io.write_atomically(out / "futures.csv", futures.to_csv(index=False, float_format=_DIGITS))
+    io.write_atomically(out / "quantiles.csv", quantiles.to_csv(index=False, float_format=_DIGITS))
+    forecaster.save(out / "model")
+    io.Checkpoint.discard(checkpoint)
+    if not plan.options.quiet:
         arguments.say("\n".join([*trained, tube_note(forecast)]))
-        arguments.say(
-            f"Open the report: {(plan.out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)"
-        )
+        arguments.say(f"Open the report: {(out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)")

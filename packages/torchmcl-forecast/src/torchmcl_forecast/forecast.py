@@ -75,8 +75,9 @@ class Forecast:
         """
         few, probabilities = self.reduced(n)
         names = range(1, few.shape[1] + 1)
-        values = {f"future_{k}": self._by_series(few[:, k - 1]) for k in names}
-        repeated = {f"probability_{k}": self._repeated(probabilities[:, k - 1]) for k in names}
+        values = {f"future_{k}": few[:, k - 1] for k in names}
+        n_rows = self.paths.shape[2] * self.horizon
+        repeated = {f"probability_{k}": probabilities[:, k - 1].double().repeat_interleave(n_rows) for k in names}
         return self._frame(values | repeated)
 
     def reduced(self, n: int | None = None) -> tuple[Tensor, Tensor]:
@@ -97,14 +98,15 @@ class Forecast:
 
     def _representative(self, k: int) -> tuple[Tensor, Tensor]:
         """Return k paths and their probabilities, most likely first."""
-        spread = self.paths.var(dim=(1, 2, 3), keepdim=True, correction=0)
-        unit = (spread + self.scales.square().mean(dim=(1, 2, 3), keepdim=True)).sqrt().clamp_min(1e-12)
-        every = Predictions(self.paths / unit, self.probabilities.clamp_min(1e-12).log())  # some probabilities may be 0
-        few = reduce(every, k, scores=SoftmaxScores()).hypotheses * unit
+        middle = self.paths.mean(dim=1, keepdim=True)
+        apart = self.paths - middle
+        unit = (apart.square() + self.scales.square()).mean(dim=(1, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)
+        every = Predictions(apart / unit, self.probabilities.clamp_min(1e-12).log())  # some probabilities may be 0
+        few = reduce(every, k, scores=SoftmaxScores()).hypotheses * unit + middle
         moved, probabilities = self._settled(few, unit)
         order = probabilities.argsort(dim=-1, descending=True, stable=True)
         places = order[:, :, None, None].expand_as(few)
-        return self._bounded(moved.gather(1, places)), probabilities.gather(1, order)
+        return moved.gather(1, places).clamp_min(self.least), probabilities.gather(1, order)
 
     def _settled(self, few: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
         """Move paths to the medians of sampled paths; return them, and the fraction of other samples near each path."""
@@ -136,13 +138,12 @@ class Forecast:
         if not wanted or not all(0 < level < 1 for level in wanted):
             raise ValueError(bad_value("Forecast.quantiles", "levels", "lie in (0, 1)", wanted))
         values = mixture_quantiles(self.paths, self.scales, self.probabilities, wanted)
-        parts = {f"q{level:g}": self._by_series(self._bounded(v)) for level, v in zip(wanted, values, strict=True)}
-        return self._frame(parts)
+        return self._frame({f"q{level:g}": v for level, v in zip(wanted, values.clamp_min(self.least), strict=True)})
 
     def mean(self) -> Any:
         """Return the mean of each step in the column `mean`."""
         means = _bounded_means(self.paths, self.scales, self.least)
-        return self._frame({"mean": self._by_series((self.probabilities[:, :, None, None] * means).sum(dim=1))})
+        return self._frame({"mean": (self.probabilities[:, :, None, None] * means).sum(dim=1)})
 
     def tube(self) -> Any:
         """Return the columns `low` and `high`, between which the whole path lies with probability `coverage`.
@@ -155,13 +156,14 @@ class Forecast:
             rule = "have enough windows at the end of the series to calibrate tubes"
             raise ValueError(bad_value("Forecast.tube", "frame", rule, "too few", advice))
         low, high = self.tube_ends()
-        return self._frame({"low": self._by_series(low), "high": self._by_series(high)})
+        return self._frame({"low": low, "high": high})
 
     def tube_ends(self) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends of the tube, [groups, channels, horizon] each."""
         assert self.tube_level is not None
         low, middle, high = tube_parts(self.paths, self.scales, self.probabilities)
-        return self._bounded(middle - self.tube_level * low), self._bounded(middle + self.tube_level * high)
+        low, high = middle - self.tube_level * low, middle + self.tube_level * high
+        return low.clamp_min(self.least), high.clamp_min(self.least)
 
     def plot(self, series: Any = None, axis: Any = None, *, n: int | None = None, n_past: int | None = None) -> Any:
         """Plot a series: its history, the futures with line widths by probability, and the tube.
@@ -183,14 +185,14 @@ class Forecast:
     def sample(self, n: int = 100, random_state: int = 0) -> Any:
         """Return n paths sampled from the mixture: columns sample_1 ... sample_n."""
         drawn = self.sample_paths(n, random_state)
-        return self._frame({f"sample_{k + 1}": self._by_series(drawn[:, k]) for k in range(n)})
+        return self._frame({f"sample_{k + 1}": drawn[:, k] for k in range(n)})
 
     def sample_paths(self, n: int, random_state: int = 0) -> Tensor:
         """Return n paths sampled from the mixture, [groups, n, channels, horizon]."""
         checks.check_positive_int("Forecast.sample", "n", n)
         generator = torch.Generator().manual_seed(random_state)
         parts = (self.paths, self.scales, self.probabilities)
-        return self._bounded(drawn_paths(*parts, n, self.correlation, generator))
+        return drawn_paths(*parts, n, self.correlation, generator).clamp_min(self.least)
 
     def scores(self, actual: Any, *, n_samples: int = 200) -> dict[str, float]:
         """Compute scores of the forecast. Lower is better except for `coverage`. Missing values are left out.
@@ -209,7 +211,7 @@ class Forecast:
             n_samples: Number of sampled paths for the energy and variogram scores.
         """
         truth = self._actual(actual)  # [groups, channels, horizon]
-        quantiles = self._bounded(mixture_quantiles(self.paths, self.scales, self.probabilities, LEVELS))
+        quantiles = mixture_quantiles(self.paths, self.scales, self.probabilities, LEVELS).clamp_min(self.least)
         scores = {
             "crps": weighted_quantile_loss(quantiles, truth, LEVELS),
             **path_scores(self.sample_paths(n_samples), truth),
@@ -238,22 +240,13 @@ class Forecast:
             raise ValueError(bad_value(owner, "actual", rule, got, "Write missing values as NaN."))
         return torch.from_numpy(panel.values[rows]).view(-1, *self.paths.shape[2:])
 
-    def _bounded(self, values: Tensor) -> Tensor:
-        return values.clamp_min(self.least)
-
-    def _by_series(self, values: Tensor) -> Any:
-        """Return values [groups, channels, horizon] as a column."""
-        return values.reshape(-1).numpy()
-
-    def _repeated(self, values: Tensor) -> Any:
-        """Repeat one value per group for all channels and steps, and return them as a column."""
-        return values.double().repeat_interleave(self.paths.shape[2] * self.horizon).numpy()
-
-    def _frame(self, parts: dict[str, Any]) -> Any:
+    def _frame(self, parts: dict[str, Tensor]) -> Any:
+        """Return values [groups, channels, horizon] as columns, after the columns of series and times."""
         panel, horizon = self.panel, self.horizon
         times = panel.grid.shown(panel.times_after(horizon))
         frame = {self.columns.series: np.repeat(panel.names, horizon), self.columns.time: times}
-        return written_like(pd.DataFrame(frame | parts), panel.like, self.columns.time)
+        columns = {name: values.reshape(-1).numpy() for name, values in parts.items()}
+        return written_like(pd.DataFrame(frame | columns), panel.like, self.columns.time)
 
 
 def drawn_paths(
@@ -360,7 +353,11 @@ def tube_offsets(paths: Tensor, scales: Tensor, probabilities: Tensor, truth: Te
 def _draw(forecast: Forecast, series: Any, axis: Any, n: int | None, n_past: int | None) -> None:
     """Plot one series on a matplotlib axis; see `Forecast.plot`."""
     panel, horizon = forecast.panel, forecast.horizon
-    place = _place(panel.names, series)
+    places = [0] if series is None else np.flatnonzero(panel.names == series).tolist()
+    if not places:
+        rule = f"be one of {', '.join(map(repr, panel.names[:5].tolist()))}{', ...' if len(panel.names) > 5 else ''}"
+        raise ValueError(bad_value("Forecast.plot", "series", rule, repr(series)))
+    place = places[0]
     shown = panel.values[place, -(2 * horizon if n_past is None else n_past) or panel.values.shape[1] :]
     before, ahead = (
         np.asarray(panel.grid.shown(panel.grid.around(panel.ends[place], steps)))
@@ -384,14 +381,3 @@ def _draw(forecast: Forecast, series: Any, axis: Any, n: int | None, n_past: int
             label=f"future {k + 1}, {report.percent(probability)}",
         )
     axis.set_title(str(panel.names[place]), loc="left")
-
-
-def _place(names: Any, series: Any) -> int:
-    """Return the index of the series with a name; the first series by default."""
-    if series is None:
-        return 0
-    matches = np.flatnonzero(names == series)
-    if not len(matches):
-        rule = f"be one of {', '.join(map(repr, names[:5].tolist()))}{', ...' if len(names) > 5 else ''}"
-        raise ValueError(bad_value("Forecast.plot", "series", rule, repr(series)))
-    return int(matches[0])

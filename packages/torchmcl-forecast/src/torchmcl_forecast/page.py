@@ -49,8 +49,9 @@ def write_page(path: Path, forecast: Forecast, *, source: str, value: str, train
         if forecast.panel.grid.is_calendar:
             axis.xaxis.set_major_formatter(ConciseDateFormatter(axis.xaxis.get_major_locator()))
         axis.spines[["top", "right"]].set_visible(False)
-        total = f"about {report.number(mean)} {report.escape(value)} in total"
-        caption = f"In {steps}: {total}, {report.number(low)} to {report.number(high)} with a probability of 80 %."
+        expected, least, most = (report.number(each, high - low) for each in (mean, low, high))
+        total = f"about {expected} {report.escape(value)} in total"
+        caption = f"In {steps}: {total}, {least} to {most} with a probability of 80 %."
         plots.append(report.image(figure, f"History and futures of {name}", caption))
     more = f"<p>The files beside this report contain {left_out:,} more series.</p>" if left_out else ""
     body = f"""<h1>{report.escape(source)}: the next {steps}</h1>
@@ -117,7 +118,8 @@ def _table(forecast: Forecast, names: list[Any], sums: list[tuple[float, float, 
     lines = []
     for place, (name, (mean, low, high)) in enumerate(zip(names, sums, strict=True)):
         of_futures = zip(totals[place], probabilities[place // n_channels].tolist(), strict=True)
-        cells = [f"{report.number(total)} | {report.percent(probability)}" for total, probability in of_futures]
-        lines.append([name, report.number(mean), f"{report.number(low)} to {report.number(high)}", *cells])
+        expected, least, most = (report.number(each, high - low) for each in (mean, low, high))
+        cells = [f"{report.number(total, high - low)} | {report.percent(weight)}" for total, weight in of_futures]
+        lines.append([name, expected, f"{least} to {most}", *cells])
     futures = [f"future {k}" for k in range(1, probabilities.shape[1] + 1)]
     return report.table(["series", "expected", "80 % interval", *futures], lines)

@@ -19,6 +19,9 @@ __all__ = ["Layout", "Source", "Window", "choose_context", "choose_layout"]
 # Minimum unit, as a fraction of the standard deviation of the whole series, so that values after a constant stretch
 # stay moderate.
 _LEAST_UNIT = 1e-3
+# Minimum unit, as a fraction of the level; smaller differences are rounding errors of double precision. The fraction
+# of the level that is an input of the network is bounded by `_LEAST_INPUT`.
+_LEAST_OF_LEVEL, _LEAST_INPUT = 1e-13, 1e-6
 # The changes of a series with fewer values than this are poorly known: its unit is at least a fraction of the usual
 # unit, so that a series of one or two values is not forecast as constant.
 _ENOUGH_VALUES = 10
@@ -307,7 +310,7 @@ def described(
     n_present = present.sum(dim=-1, keepdim=True)
     level = recent.nan_to_num().sum(dim=-1, keepdim=True) / n_present.clamp_min(1)
     square = (recent - level).nan_to_num().square().sum(dim=-1, keepdim=True)
-    smallest = torch.maximum(floor, (1e-6 * level.abs()).clamp_min(1e-100))
+    smallest = torch.maximum(floor, (_LEAST_OF_LEVEL * level.abs()).clamp_min(1e-100))
     deviation = torch.maximum((square / n_present.clamp_min(1)).sqrt(), smallest)
     values = _from_first(recent, level)
     repeats = torch.stack([_repeated(values, period, horizon) for period in layout.periods])
@@ -315,7 +318,8 @@ def described(
     best = errors.argmin(dim=-1, keepdim=True)  # [windows, channels, 1]
     unit = torch.maximum(errors.gather(-1, best), smallest)
     naive = repeats.gather(0, best.expand(*best.shape[:2], horizon).unsqueeze(0))[0]
-    changes = torch.stack([_changes(values, period) for period in layout.periods])
+    pad = torch.nn.functional.pad  # changes in the first period are 0
+    changes = torch.stack([pad(values[..., n:] - values[..., :-n], (n, 0)) for n in layout.periods])
     changes = changes.gather(0, best.expand_as(values).unsqueeze(0))[0]
     others = [*repeats, level.expand_as(naive)]
     for lag in layout.lags:
@@ -326,7 +330,8 @@ def described(
         others.append(torch.where(usual.isnan(), naive, usual))
     linear = torch.cat([changes / unit, *((other - naive) / unit for other in others)], dim=-1).clamp(-20, 20)
     fraction = n_present / context
-    sizes = [(deviation / (deviation + level.abs())).log(), (unit / deviation).log(), fraction]
+    relative = (deviation / (deviation + level.abs())).clamp_min(_LEAST_INPUT)
+    sizes = [relative.log(), (unit / deviation).log(), fraction]
     chosen = torch.nn.functional.one_hot(best.squeeze(-1), len(layout.periods))
     standard = ((values - level) / deviation).clamp(-10, 10)
     return torch.cat([linear, standard, chosen, *sizes], dim=-1), naive, unit
@@ -362,11 +367,6 @@ def _seasonal_means(values: Tensor, season: int, n: int) -> Tensor:
     )
     means = torch.where(2 * counts >= n, sums / counts, torch.nan).flatten(-2)[..., :n_times]
     return (means + level).to(values)
-
-
-def _changes(values: Tensor, period: int) -> Tensor:
-    """Return the changes over a period; 0 in the first period."""
-    return torch.nn.functional.pad(values[..., period:] - values[..., :-period], (period, 0))
 
 
 def _naive_error(values: Tensor, present: Tensor, period: int, horizon: int, deviation: Tensor) -> Tensor:

@@ -54,16 +54,15 @@ def sample_forecasts(forecast: Forecast, n: int = 200, random_state: int = 0) ->
     paths = forecast.sample_paths(n, random_state).numpy()  # [groups, n, channels, horizon]
     samples = [path[:, 0] if path.shape[1] == 1 else path.swapaxes(1, 2) for path in paths]
     names = forecast.panel.names if paths.shape[2] == 1 else [None]
-    starts = _starts("sample_forecasts", forecast)
     return [
         SampleForecast(samples=one, start_date=start, item_id=None if name is None else str(name))
-        for one, start, name in zip(samples, starts, names, strict=False)
+        for one, start, name in zip(samples, _starts(forecast), names, strict=False)
     ]
 
 
-def _starts(owner: str, forecast: Forecast) -> list[pd.Period]:
+def _starts(forecast: Forecast) -> list[pd.Period]:
     """Return the period of the first step of the forecast of each series."""
-    grid, ends = forecast.panel.grid, forecast.panel.ends
+    owner, grid, ends = "sample_forecasts", forecast.panel.grid, forecast.panel.ends
     if not grid.is_calendar:
         raise ValueError(bad_value(owner, "forecast", "have dates", "numbers", "gluonts requires calendar periods."))
     if grid.kind == "business" and grid.week != Grid.week:
