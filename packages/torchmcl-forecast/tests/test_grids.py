@@ -48,6 +48,18 @@ def test_times_of_a_zone_are_regular_and_come_back_in_it(frequency, start):
     assert found.tolist() == times[3:].tolist()
 
 
+@for_each("frequency", ["D", "B", "W-MON", "MS"])
+@for_each("zone", ["Europe/Berlin", "America/New_York", "Australia/Sydney"])
+def test_local_midnights_in_utc_are_days(frequency, zone):
+    times = pd.date_range("2023-09-01", periods=130, freq=frequency, tz=zone)
+    for form in (times.tz_convert("UTC"), times.strftime("%Y-%m-%dT%H:%M:%S%z")):
+        panel = read_panel("fit", pd.DataFrame({"ds": form[:120], "y": 1.0}), Columns())
+        assert panel.values.shape == (1, 120)
+        assert panel.grid.shown(panel.times_after(10)).tolist() == times[120:].tolist()
+        later = read_panel("forecast", pd.DataFrame({"ds": form, "y": 1.0}), Columns(), grid=panel.grid)
+        assert pd.Timestamp(later.ends[0]) == times[-1].tz_localize(None)
+
+
 def test_times_with_and_without_a_zone_are_not_mixed():
     days = pd.date_range("2024-01-01", periods=5)
     grid = read_panel("fit", pd.DataFrame({"ds": days.tz_localize("Europe/Berlin"), "y": 1.0}), Columns()).grid

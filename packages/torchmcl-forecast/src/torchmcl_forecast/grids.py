@@ -1,14 +1,16 @@
 """Regular time grids: positions of times on a grid, and times before and after the end of a series."""
 
+import math
 import re
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from torchmcl import checks
 from torchmcl.errors import bad_value
 
 __all__ = ["Grid", "Times", "find_grid", "parsed_times"]
@@ -22,6 +24,13 @@ _MONDAY_TO_FRIDAY = "1111100"
 # if, in every series with at least `_LEAST_DATES` dates, it has less than `_RARE` times the dates of the most frequent
 # weekday, unless it is usual among the last dates: special openings are exceptions that no season explains.
 _ENOUGH_DATES, _RARE, _LEAST_DATES = 28, 0.1, 7
+# Zones with daylight saving time. Two times of day in UTC, such as 22:00 and 23:00, may be one in one of them.
+_ZONES = (
+    *("Europe/Berlin", "Europe/London", "Europe/Athens", "Atlantic/Azores", "Asia/Jerusalem", "Asia/Beirut"),
+    *("America/New_York", "America/Chicago", "America/Denver", "America/Los_Angeles", "America/Anchorage"),
+    *("America/Halifax", "America/St_Johns", "America/Havana", "America/Santiago", "Africa/Cairo", "Africa/Casablanca"),
+    *("Australia/Sydney", "Australia/Adelaide", "Pacific/Auckland"),
+)
 # Dates such as 31.12.2024, 12/31/2024 or 31-12-24, in which the day may be the first or the second number.
 _YEAR_LAST = re.compile(r"\s*\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")
 
@@ -41,7 +50,7 @@ class Times(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(checks.Value):
     """Regular grid of times.
 
     Attributes:
@@ -53,8 +62,8 @@ class Grid:
         week: Open weekdays of a business week, from Monday: 1 for a weekday with values, 0 for a weekday without.
     """
 
-    kind: str
-    step: float
+    kind: Annotated[str, checks.OneOf("number", "time", "business", "month")]
+    step: Annotated[float, checks.Bounds(low=0, high=math.inf, open_low=True, open_high=True)]
     day: int = 1
     zone: str = ""
     wall: bool = True
@@ -135,8 +144,8 @@ class Grid:
 def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -> Times:
     """Parse a column of times as numbers or dates.
 
-    Dates with a time zone are read in local time if all have the same time of day. Otherwise they are read in UTC, in
-    which hours are regular even when clocks change.
+    Dates with a time zone are read in local time if all have the same time of day, in their zone or in another one with
+    daylight saving time. Otherwise they are read in UTC, in which hours are regular even when clocks change.
 
     Args:
         owner: Function or command name at the beginning of messages.
@@ -168,11 +177,29 @@ def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -
         raise ValueError(bad_value(owner, name, rule, str(dates[0])))
     if dates.tz is None:
         return Times(dates.to_numpy())
-    if grid is not None:
-        dates = dates.tz_convert(grid.zone)
+    dates = _in_local_time(dates) if grid is None else dates.tz_convert(grid.zone)
     clock = dates.tz_localize(None)
-    wall = (clock - clock.normalize()).nunique() == 1 if grid is None else grid.wall
+    wall = len(_times_of_day(dates)) == 1 if grid is None else grid.wall
     return Times((clock if wall else dates.tz_convert("UTC").tz_localize(None)).to_numpy(), str(dates.tz), wall)
+
+
+def _times_of_day(dates: pd.DatetimeIndex) -> pd.TimedeltaIndex:
+    clock = dates.tz_localize(None)
+    return (clock - clock.normalize()).unique()
+
+
+def _in_local_time(dates: pd.DatetimeIndex) -> pd.DatetimeIndex:
+    """Convert dates with two times of day to a zone in which they have one, midnight if possible.
+
+    Example:
+        >>> dates = pd.DatetimeIndex(["2024-03-29T23:00Z", "2024-03-30T23:00Z", "2024-03-31T22:00Z"])
+        >>> _in_local_time(dates).strftime("%d.%m. %H:%M").tolist()
+        ['30.03. 00:00', '31.03. 00:00', '01.04. 00:00']
+    """
+    found = {}
+    if len(_times_of_day(dates)) == 2:
+        found = {zone: times for zone in _ZONES if len(times := _times_of_day(dates.tz_convert(zone))) == 1}
+    return dates.tz_convert(min(found, key=lambda zone: bool(found[zone][0]), default=dates.tz))
 
 
 # Dates that are written as one integer: the first date, the last date, and the format.
@@ -239,7 +266,7 @@ def find_grid(owner: str, times: list[NDArray[Any]], zone: str = "", wall: bool 
     if smallest >= _SHORTEST_MONTH and (day := _day_of_months(dates)) is not None:
         months = int(np.gcd.reduce(np.concatenate([np.diff(_months(pd.DatetimeIndex(part))) for part in times])))
         return Grid("month", months, day, zone, wall)
-    week = _open_days(times) if smallest == _DAY else ""
+    week = _open_days(times) if smallest == _DAY and not (every % every.min()).astype(np.int64).any() else ""
     if "0" in week and (every > every.min()).any():
         return Grid("business", 1.0, zone=zone, wall=wall, week=week)
     return Grid("time", float(smallest), zone=zone, wall=wall)
