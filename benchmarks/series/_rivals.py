@@ -201,7 +201,7 @@ def mixture(forecaster: Forecaster) -> Forecaster:
     source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
     late = choose_calibration(source, forecaster.coverage)
     if late is not None:  # without it, samples would cross their path back and forth
-        rival.correlation_ = rival._correlation(source, late)
+        rival.correlation_ = rival._correlation(source, late.places)
     return rival
 
 

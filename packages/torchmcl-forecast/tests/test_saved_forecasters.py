@@ -1,5 +1,6 @@
 """A saved forecaster forecasts the same; files that are not one are refused."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -72,6 +73,43 @@ def test_a_changed_state_is_refused(fitted, tmp_path, change):
     write_checkpoint(tmp_path / FILE, saved.kind, state=state, tensors=saved.tensors)
     with pytest.raises(ValueError, match=r"^Forecaster.load: `folder` must be as `save` wrote it"):
         Forecaster.load(tmp_path)
+
+
+def leaves(part, path=()):
+    if not isinstance(part, dict | list):
+        return [path]
+    items = part.items() if isinstance(part, dict) else enumerate(part)
+    return [leaf for key, inner in items for leaf in leaves(inner, (*path, key))]
+
+
+def variants(saved):
+    """Yield the saved state and tensors with one impossible value in one place."""
+    for *path, last in leaves(saved.state):
+        for value in ({"$float": "nan"}, -1):
+            state = part = json.loads(json.dumps(saved.state))
+            for key in path:
+                part = part[key]
+            part[last] = value
+            yield state, saved.tensors
+    for name, tensor in saved.tensors.items():
+        for value in (np.nan, np.inf, -1):
+            yield (
+                saved.state,
+                saved.tensors | {name: tensor.clone().fill_(value) if tensor.is_floating_point() else tensor},
+            )
+
+
+def test_no_impossible_value_reaches_a_forecast(fitted, tmp_path):
+    fitted.save(tmp_path)
+    saved, loaded = read_checkpoint(tmp_path / FILE), []
+    for state, tensors in variants(saved):
+        write_checkpoint(tmp_path / FILE, saved.kind, state=state, tensors=tensors)
+        with contextlib.suppress(ValueError):
+            loaded.append(Forecaster.load(tmp_path))
+    assert 0 < len(loaded) < 100
+    for forecast in (forecaster.forecast() for forecaster in loaded):
+        values = (forecast.paths, forecast.scales.log(), forecast.probabilities, *forecast.tube_ends())
+        assert all(value.isfinite().all() for value in values)
 
 
 def test_a_damaged_or_missing_file_is_refused(fitted, tmp_path):

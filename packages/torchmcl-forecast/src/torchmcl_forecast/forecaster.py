@@ -19,19 +19,9 @@ from torchmcl.errors import bad_value
 from torchmcl_forecast import calibrating
 from torchmcl_forecast.calibrating import Calibration
 from torchmcl_forecast.forecast import LEVELS, Forecast, drawn_paths, tube_offsets
-from torchmcl_forecast.frames import (
-    Columns,
-    Panel,
-    check_columns,
-    find_scaling,
-    in_order,
-    read_future,
-    read_panel,
-    scaled,
-    standardized,
-)
+from torchmcl_forecast.frames import Columns, Panel, check_columns, find_scaling, read_panel, scaled, with_future
 from torchmcl_forecast.network import PathNetwork, Ridge, Training, new_codebooks, train
-from torchmcl_forecast.saving import FITTED, read_fitted, write_fitted
+from torchmcl_forecast.saving import CODEC, FITTED, restored, write_fitted
 from torchmcl_forecast.seasons import find_seasons
 from torchmcl_forecast.windows import Source, Window, choose_layout
 
@@ -108,8 +98,8 @@ class Forecaster(io.Shareable, BaseEstimator):
         shares_: Mixture weights of all networks together and of each codebook, estimated on held-out windows.
         spread_: Factor on the scales that minimizes the CRPS of held-out windows.
         correlation_: Lag-1 autocorrelation of the error of a sampled path, estimated on held-out windows.
-        tube_level_: Factor on the tube widths right after the fit; None if the series are too short to calibrate it.
-        tube_scores_: Nonconformity scores of held-out paths, from which `tube_level_` is computed.
+        tube_scores_: Nonconformity scores of held-out paths, from which `tube_level_` is computed; None if the series
+            are too short to calibrate the tubes.
 
     Example:
         >>> import pandas as pd
@@ -240,7 +230,8 @@ class Forecaster(io.Shareable, BaseEstimator):
             raise NotFittedError("Forecaster: not fitted yet. Call fit(frame, horizon=28) first.")
         panel = self._series_to_forecast(frame, future)
         source = Source(panel, self.layout_, self._season)
-        paths, scales, probabilities = self._mixture(source, source.ends())
+        paths, scales, probabilities, _, naive, unit = self._mixture(source, source.ends())
+        paths, scales = paths * unit.unsqueeze(1) + naive.unsqueeze(1), scales * unit.unsqueeze(1)
         columns, level = self._columns(), self._current_level(source, panel)
         least = -math.inf if (panel.values < 0).any() else self.least_  # new series may be negative
         widths = (level, self.coverage, least, self.correlation_)
@@ -255,13 +246,9 @@ class Forecaster(io.Shareable, BaseEstimator):
             raise ValueError(bad_value(owner, "future", rule, type(future).__name__, advice))
         panel = self._panel
         if frame is not None:
-            panel = read_panel(owner, frame, columns, grid=self._panel.grid, aligned=self.joint)
-            panel = in_order(owner, panel, self._panel.names) if self.joint else panel
-            panel = scaled(panel, self.scaling_)
-        if future is None:
-            return panel
-        ahead = read_future(owner, future, columns, panel, self.horizon_)
-        return replace(panel, future=standardized(ahead, self.scaling_[: len(columns.known)]))
+            together = panel.names if self.joint else None
+            panel = scaled(read_panel(owner, frame, columns, grid=panel.grid, together=together), self.scaling_)
+        return panel if future is None else with_future(owner, future, columns, panel, self.horizon_, self.scaling_)
 
     def save(self, folder: Path | str) -> None:
         """Save the fitted forecaster and its training series, which `predict` needs, in a folder, without pickle."""
@@ -279,13 +266,20 @@ class Forecaster(io.Shareable, BaseEstimator):
             ValueError: If the folder contains no forecaster, a damaged one, or one of a newer version.
         """
 
-        def made(parameters: dict[str, Any], fitted: dict[str, Any]) -> Forecaster:
-            forecaster = cls(**parameters)
-            for name, value in fitted.items():
-                setattr(forecaster, name, value)
+        def made(content: dict[str, Any]) -> Forecaster:
+            forecaster, fitted = cls(**content["parameters"]), content["fitted"]
+            _check_parameters(forecaster.get_params(deep=False), fitted["horizon_"])
+            check_columns("Forecaster", forecaster._columns())
+            vars(forecaster).update(restored(fitted, len(forecaster.known), len(forecaster.past)))
             return forecaster
 
-        return read_fitted("Forecaster.load", Path(folder), made)
+        loaded: Forecaster = io.load_model("Forecaster.load", folder, made, kind="Forecaster", codec=CODEC)
+        return loaded
+
+    @property
+    def tube_level_(self) -> float | None:
+        """Factor on the tube widths right after the fit; None if the series are too short to calibrate it."""
+        return None if self.tube_scores_ is None else calibrating.tube_level(self.tube_scores_, self.coverage)
 
     def _columns(self) -> Columns:
         return Columns(self.series, self.time, self.value, tuple(self.known), tuple(self.past))
@@ -325,13 +319,12 @@ class Forecaster(io.Shareable, BaseEstimator):
                     train(network, source, places, rule, settings, stage=stage, checkpoint=saved, bar=bar)
 
             train_all("training", earlier, self.rule, settings)
-            self.tube_level_ = self.tube_scores_ = None
+            self.tube_scores_ = None
             if calibration is not None:
                 self.shares_ = saved.once("shares", lambda: self._mixture_weights(source, calibration))
                 self.spread_ = saved.once("spread", lambda: self._best_spread(source, calibration))
-                self.correlation_ = saved.once("correlation", lambda: self._correlation(source, calibration))
+                self.correlation_ = saved.once("correlation", lambda: self._correlation(source, calibration.places))
                 self.tube_scores_ = saved.once("scores", lambda: self._scores(source, calibration.places))
-                self.tube_level_ = calibrating.tube_level(self.tube_scores_, self.coverage)
                 train_all("refinement", places, WTA(), refinement)
                 past = self._subset(source, places)
                 linear = Ridge(self.layout_, past).solved(strength)
@@ -352,49 +345,46 @@ class Forecaster(io.Shareable, BaseEstimator):
     def _mixture_weights(self, source: Source, calibration: Calibration) -> tuple[float, ...]:
         """Return the mixture weights of networks and codebooks, fitted to held-out windows."""
         places = calibration.places[torch.randperm(len(calibration.places))[:_N_WEIGHED]]
-        window = source.window(places)
-        # Separate series have equal weight; the series of a joint path are weighted by their values.
-        unit = window.unit if self.layout_.n_channels == 1 else torch.ones_like(window.unit)
-        truth = window.targets * window.unit / unit
-        drawn = []
+        drawn, joint = [], self.layout_.n_channels > 1
         for one_member in torch.eye(1 + len(self.codebooks_)).tolist():
             self.shares_ = tuple(one_member)
-            paths, scales, probabilities = self._mixture(source, places)
-            parts = ((paths - window.naive.unsqueeze(1)) / unit.unsqueeze(1), scales / unit.unsqueeze(1), probabilities)
-            drawn.append(drawn_paths(*parts, _N_DRAWN, calibrating.path_correlation(*parts, truth)).flatten(2))
+            paths, scales, probabilities, truth, _, unit = self._mixture(source, places)
+            # Separate series have equal weight; the series of a joint path are weighted by their values.
+            unit = unit if joint else torch.ones_like(unit)
+            paths, scales, truth = paths * unit.unsqueeze(1), scales * unit.unsqueeze(1), truth * unit
+            correlation = calibrating.path_correlation(paths, scales, probabilities, truth)
+            drawn.append(drawn_paths(paths, scales, probabilities, _N_DRAWN, correlation).flatten(2))
         return calibrating.best_shares(drawn, truth.flatten(1))
 
     def _best_spread(self, source: Source, calibration: Calibration) -> float:
         """Return the factor on the scales, estimated on held-out windows."""
         places = calibration.places[torch.randperm(len(calibration.places))[:_N_SPREAD]]
-        window = source.window(places)
-        paths, scales, probabilities = self._mixture(source, places)
-        naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
-        return calibrating.best_spread((paths - naive) / unit, scales / unit, probabilities, window.targets.double())
+        return calibrating.best_spread(*self._mixture(source, places)[:4])
 
-    def _correlation(self, source: Source, calibration: Calibration) -> float:
+    def _correlation(self, source: Source, places: Tensor) -> float:
         """Return the correlation between errors of neighboring steps, estimated on held-out windows."""
-        window = source.window(calibration.places)
-        truth = window.targets * window.unit + window.naive
-        return calibrating.path_correlation(*self._mixture(source, calibration.places), truth)
+        return calibrating.path_correlation(*self._mixture(source, places)[:4])
 
     def _scores(self, source: Source, places: Tensor) -> Tensor:
         """Return the nonconformity score of each path, [paths]: its largest offset from the median, in tube widths."""
-        window = source.window(places)
-        truth = window.targets * window.unit + window.naive
-        offsets = tube_offsets(*self._mixture(source, places), truth).flatten(0, 1)
+        offsets = tube_offsets(*self._mixture(source, places)[:4]).flatten(0, 1)
         return offsets[~offsets.isnan().all(dim=1)].abs().nan_to_num().amax(dim=1)
 
     def _current_level(self, source: Source, panel: Panel) -> float | None:
         """Return the factor on the tube widths, adapted to the windows after the fit."""
         if self.tube_scores_ is None:
-            return self.tube_level_
+            return None
         since = calibrating.places_since(source, panel, self._panel.ends.max())
         return calibrating.tube_level(self.tube_scores_, self.coverage, [self._scores(source, late) for late in since])
 
     @torch.no_grad()
-    def _mixture(self, source: Source, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return paths and scales [windows, hypotheses, channels, horizon] and probabilities of the whole mixture."""
+    def _mixture(self, source: Source, places: Tensor) -> tuple[Tensor, ...]:
+        """Compute the whole mixture, in units of the windows and relative to their naive forecasts.
+
+        Returns:
+            Paths and scales [windows, hypotheses, channels, horizon], probabilities, and the targets, naive forecasts
+            and units of the windows.
+        """
         parts = []
         for batch in places.split(_AT_ONCE):
             window = source.window(batch)
@@ -408,12 +398,11 @@ class Forecaster(io.Shareable, BaseEstimator):
                 torch.cat([part[..., 0].unflatten(-1, shape) for part in parts_of_members], dim=1).double()
                 for parts_of_members in ([d.hypotheses for d in distributions], [d.scale for d in distributions])
             )
-            naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
             scores = [one.score_logits.double().softmax(dim=-1) for one in distributions]
             probabilities = torch.cat([weight * one for weight, one in zip(weights, scores, strict=True)], dim=1)
-            parts.append((paths * unit + naive, self.spread_ * scales * unit, probabilities))
-        paths, scales, probabilities = (torch.cat(part) for part in zip(*parts, strict=True))
-        return paths, scales, probabilities
+            beside = (window.targets.double(), window.naive, window.unit)
+            parts.append((paths, self.spread_ * scales, probabilities, *beside))
+        return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
 def _check_parameters(parameters: dict[str, Any], horizon: Any) -> None:

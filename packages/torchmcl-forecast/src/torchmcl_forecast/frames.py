@@ -22,8 +22,8 @@ __all__ = [
     "read_future",
     "read_panel",
     "scaled",
-    "standardized",
     "windows_of_covariates",
+    "with_future",
     "written_like",
 ]
 
@@ -103,7 +103,9 @@ def check_columns(owner: str, columns: Columns) -> None:
         raise ValueError(bad_value(owner, "value", rule, f"{twice[0]!r} twice"))
 
 
-def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = None, aligned: bool = False) -> Panel:
+def read_panel(
+    owner: str, frame: Any, columns: Columns, *, grid: Grid | None = None, aligned: bool = False, together: Any = None
+) -> Panel:
     """Convert a data frame to a panel of series.
 
     Args:
@@ -114,6 +116,8 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
         columns: Column names.
         grid: Time grid of an earlier panel; detected from the times by default.
         aligned: Whether all series end at the last time of the frame, instead of at their own last time.
+        together: Names of the series that were fitted together, each of which has its own channel; the result has their
+            order and ends at the last time of the frame. None for other series.
 
     Raises:
         ValueError: For missing columns, irregular or duplicate times, and values that are not numbers.
@@ -131,11 +135,13 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
     if (codes < 0).any():
         got = f"no name in row {int((codes < 0).argmax()):,}"
         raise ValueError(bad_value(owner, columns.series, "name a series in every row", got))
+    names = np.asarray(names)
+    if together is not None:
+        codes, names = _channels(owner, names, together)[codes], together
     order = np.lexsort((times, codes))
     times, codes = times[order], codes[order]
     borders = np.flatnonzero(np.diff(codes)) + 1
     parts = np.split(times, borders)
-    names = np.asarray(names)
     _check_duplicates(owner, columns.time, parts, names)
     grid = find_grid(owner, parts, zone, wall) if grid is None else grid
     kept = _on_open_days(owner, columns.time, grid, times, names[codes])
@@ -143,7 +149,7 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
     borders = np.flatnonzero(np.diff(codes)) + 1
     parts = np.split(times, borders)
     ends = np.array([part[-1] for part in parts])
-    ends = np.full(len(ends), ends.max()) if aligned else ends
+    ends = np.full(len(ends), ends.max()) if aligned or together is not None else ends
     of_series = zip(parts, ends, names, strict=True)
     places = [_places(owner, columns.time, grid, part, end, name) for part, end, name in of_series]
     _check_size(owner, columns.time, places, parts, names)
@@ -156,26 +162,14 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
     return Panel(names, ends, matrices[0], grid, like, covariates)
 
 
-def in_order(owner: str, panel: Panel, names: NDArray[Any]) -> Panel:
-    """Return a panel with its series in the order of the fit, in which each series has its own channel.
-
-    Args:
-        owner: Function or command name at the beginning of messages.
-        panel: Series that are forecast together.
-        names: Series names in the order of the fit.
-
-    Raises:
-        ValueError: If the series of the panel are not those of the fit.
-    """
-    places = {name: row for row, name in enumerate(panel.names)}
-    if places.keys() != set(names):
-        rule = f"contain the {len(names)} series of the fit, which are forecast together"
-        got = f"{len(places)}: {', '.join(map(repr, list(places)[:5]))}"
+def _channels(owner: str, names: NDArray[Any], together: Any) -> NDArray[np.int64]:
+    """Return the channel of each series."""
+    channels = {name: channel for channel, name in enumerate(together)}
+    if channels.keys() != set(names):
+        rule = f"contain the {len(together)} series of the fit, which are forecast together"
+        got = f"{len(names)}: {', '.join(map(repr, names[:5].tolist()))}"
         raise ValueError(bad_value(owner, "frame", rule, got))
-    rows = [places[name] for name in names]
-    covariates = None if panel.covariates is None else panel.covariates[rows]
-    ends, values = panel.ends[rows], panel.values[rows]
-    return replace(panel, names=panel.names[rows], ends=ends, values=values, covariates=covariates)
+    return np.array([channels[name] for name in names])
 
 
 def read_future(owner: str, frame: Any, columns: Columns, panel: Panel, horizon: int) -> NDArray[np.float64]:
@@ -215,6 +209,14 @@ def read_future(owner: str, frame: Any, columns: Columns, panel: Panel, horizon:
         got = f"no {name!r} for {panel.names[row // horizon]!r} at {time}"
         raise ValueError(bad_value(owner, "future", rule, got))
     return values.to_numpy().reshape(len(panel.names), horizon, -1)
+
+
+def with_future(
+    owner: str, frame: Any, columns: Columns, panel: Panel, horizon: int, scaling: NDArray[np.float64]
+) -> Panel:
+    """Return a panel with the future values of the known covariates, standardized as in the fit; see `read_future`."""
+    values = read_future(owner, frame, columns, panel, horizon)
+    return replace(panel, future=_standardized(values, scaling[: len(columns.known)]))
 
 
 def _as_pandas(owner: str, frame: Any, columns: Columns, argument: str = "frame") -> tuple[pd.DataFrame, str]:
@@ -375,15 +377,12 @@ def written_like(table: pd.DataFrame, like: str, time: str) -> Any:
     import polars
 
     frame = polars.DataFrame({name: table[name].to_numpy() for name in table.columns if name != time})
-    dates = polars.Series(time, np.asarray(table[time].dt.tz_convert(None) if _has_zone(table[time]) else table[time]))
-    if _has_zone(table[time]):
-        dates = dates.dt.replace_time_zone("UTC").dt.convert_time_zone(str(table[time].dt.tz))
+    zone = getattr(table[time].dtype, "tz", None)
+    dates = polars.Series(time, np.asarray(table[time] if zone is None else table[time].dt.tz_convert(None)))
+    if zone is not None:
+        dates = dates.dt.replace_time_zone("UTC").dt.convert_time_zone(str(zone))
     dates = dates.cast(polars.Date) if like == "polars.Date" else dates
     return frame.insert_column(1, dates)
-
-
-def _has_zone(column: pd.Series) -> bool:
-    return isinstance(column.dtype, pd.DatetimeTZDtype)
 
 
 def _text(time: Any) -> str:
@@ -413,14 +412,14 @@ def scaled(panel: Panel, scaling: NDArray[np.float64]) -> Panel:
     """
     if panel.covariates is None:
         return panel
-    values = standardized(panel.covariates, scaling)
+    values = _standardized(panel.covariates, scaling)
     known = ~np.isnan(values)
     last = np.maximum.accumulate(np.where(known, np.arange(values.shape[1])[:, None], 0), axis=1)
     values = np.nan_to_num(np.take_along_axis(values, last, axis=1))
     return replace(panel, covariates=values)
 
 
-def standardized(values: NDArray[np.float64], scaling: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standardized(values: NDArray[np.float64], scaling: NDArray[np.float64]) -> NDArray[np.float64]:
     """Standardize values [..., covariates] as in the fit."""
     return np.clip((values - scaling[:, 0]) / scaling[:, 1], -_FARTHEST, _FARTHEST)
 

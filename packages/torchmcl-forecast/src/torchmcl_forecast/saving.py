@@ -1,11 +1,12 @@
 """Saving and loading of forecasters in a folder, without pickle."""
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -13,25 +14,23 @@ from torchmcl import io
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
 from torchmcl_forecast.network import Codebook, LinearMap, PathNetwork
-from torchmcl_forecast.windows import Layout
+from torchmcl_forecast.windows import Layout, choose_layout
 from torchmcl_tables.estimators.base import estimator_codec
 
-__all__ = ["FITTED", "read_fitted", "write_fitted"]
+__all__ = ["CODEC", "FITTED", "restored", "write_fitted"]
 
 #: Attributes of a fitted forecaster.
 FITTED = (
-    *("horizon_", "seasons_", "layout_", "least_", "tube_level_", "shares_"),
+    *("horizon_", "seasons_", "layout_", "least_", "shares_"),
     *("spread_", "correlation_", "tube_scores_"),
     *("networks_", "codebooks_", "scaling_", "_panel"),
 )
-_Forecaster = TypeVar("_Forecaster")
 _Module = TypeVar("_Module", bound=torch.nn.Module)
-# No forecast needs more values per window than this; a file that requests more is rejected.
-_MOST_VALUES = 10_000_000
+# Values of a file are finite, and smaller than this.
+_LARGEST = 1e100
 
-
-# Codec for the parameters, which may contain rules and schedules, and for these two types.
-_CODEC = estimator_codec(Grid, Layout)
+#: Codec for the parameters, which may contain rules and schedules, and for these types.
+CODEC = estimator_codec(Grid, Layout, Panel)
 
 
 def _network_parts(network: PathNetwork) -> dict[str, Any]:
@@ -41,9 +40,10 @@ def _network_parts(network: PathNetwork) -> dict[str, Any]:
 
 def _loaded(module: _Module, tensors: dict[str, Tensor]) -> _Module:
     """Fill a module that was created on the device "meta", without memory of its own, with the tensors of a file."""
-    if {name: value.shape for name, value in module.state_dict().items()} != {n: t.shape for n, t in tensors.items()}:
+    forms, saved = ({name: (t.shape, t.dtype) for name, t in of.items()} for of in (module.state_dict(), tensors))
+    if forms != saved:
         raise ValueError(f"the tensor shapes of a {type(module).__name__} differ from its description")
-    if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
+    if not all(_between(-_LARGEST, value) for value in tensors.values()):
         raise ValueError(f"the values of a {type(module).__name__} are not finite")
     module.load_state_dict(tensors, assign=True)
     return module.eval().requires_grad_(False)
@@ -57,23 +57,42 @@ def _network(layout: Layout, n_hypotheses: int, hidden: list[int], weights: dict
 def _codebook(layout: Layout, tensors: dict[str, Tensor]) -> Codebook:
     with torch.device("meta"):
         base = LinearMap(layout) if any(name.startswith("base.") for name in tensors) else None
-        return _loaded(Codebook(len(tensors["logits"]), layout.n_channels, layout.horizon, base), tensors)
+        book = _loaded(Codebook(len(tensors["logits"]), layout.n_channels, layout.horizon, base), tensors)
+    if not all(_between(1e-100, tensors[name]) for name in ("scales", "usual")):
+        raise ValueError("the scales of a codebook are not positive")
+    return book
 
 
-def _panel_parts(panel: Panel) -> dict[str, Any]:
-    dates = panel.ends.dtype.kind == "M"
-    ends = panel.ends.astype("datetime64[ns]").astype(np.int64) if dates else panel.ends
-    names = panel.names if panel.names.dtype.kind in "iufb" else panel.names.astype(object)
-    parts = {"values": panel.values, "grid": panel.grid, "like": panel.like, "covariates": panel.covariates}
-    return {"names": names, "ends": ends, "dates": dates, **parts}
+def _between(low: Any, values: Any, high: float = _LARGEST) -> bool:
+    """Return whether all values lie between two limits; NaN does not."""
+    numbers = np.asarray(values, dtype=float)
+    return bool(((numbers >= low) & (numbers <= high)).all())
 
 
-def _panel(names: Any, ends: Any, dates: bool, values: Any, grid: Grid, like: str, covariates: Any) -> Panel:
-    if values.ndim != 2 or not len(values) == len(names) == len(ends) or not isinstance(grid, Grid):
-        raise ValueError("the numbers of series, ends and names differ")
-    if covariates is not None and covariates.shape[:-1] != values.shape:
-        raise ValueError("the sizes of covariates and series differ")
-    return Panel(names, ends.astype("datetime64[ns]") if dates else ends, values, grid, like, covariates)
+def _checked(panel: Panel) -> Panel:
+    """Return a panel from a file with its dates, which are saved as integers."""
+    names, grid, values, beside = panel.names, panel.grid, panel.values, panel.covariates
+    known = ~np.isnan(values)
+    ends = panel.ends.astype("datetime64[ns]") if grid.is_calendar else panel.ends
+    panel = replace(panel, ends=ends)
+    rules = {
+        "names": len(names) == len(ends) == len(values) == pd.Series(names).nunique() > 0,
+        "ends": np.isfinite(ends).all() and np.allclose(grid.places(panel.times_after(1)) - grid.places(ends), 1),
+        "grid": isinstance(grid.zone, str) and len(grid.shown(ends)) > 0,  # in a time zone that exists
+        "like": panel.like in ("pandas", "polars", "polars.Date"),
+        "values": values.dtype == float and known.any(axis=1).all() and _between(-_LARGEST, values[known]),
+        "covariates": beside is None or (beside.shape[:-1] == values.shape and _between(-_LARGEST, beside)),
+        "future": panel.future is None,
+    }
+    _check(rules, vars(panel))
+    return panel
+
+
+def _check(rules: dict[str, Any], values: dict[str, Any]) -> None:
+    """Raise an error that names the first entry whose rule does not hold."""
+    for name, holds in rules.items():
+        if not holds:
+            raise ValueError(f"`{name}` has an impossible value: {values[name]!r}")
 
 
 def write_fitted(folder: Path, parameters: dict[str, Any], fitted: dict[str, Any]) -> None:
@@ -82,53 +101,46 @@ def write_fitted(folder: Path, parameters: dict[str, Any], fitted: dict[str, Any
     Raises:
         ValueError: If the folder contains other files, or a rule is not defined in torchmcl.
     """
+    panel = fitted["_panel"]
     parts = fitted | {
         "networks_": [_network_parts(network) for network in fitted["networks_"]],
         "codebooks_": [dict(codebook.state_dict()) for codebook in fitted["codebooks_"]],
-        "_panel": _panel_parts(fitted["_panel"]),
+        "_panel": replace(panel, ends=panel.ends.astype(np.int64) if panel.grid.is_calendar else panel.ends),
     }
     contents = {"parameters": parameters, "fitted": parts}
-    io.save_model("Forecaster.save", folder, contents, kind="Forecaster", codec=_CODEC)
+    io.save_model("Forecaster.save", folder, contents, kind="Forecaster", codec=CODEC)
 
 
-def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[str, Any]], _Forecaster]) -> _Forecaster:
-    """Load a forecaster, constructed by `make`. Nothing from the file is executed.
+def restored(fitted: dict[str, Any], n_known: int, n_past: int) -> dict[str, Any]:
+    """Return the fitted attributes that `write_fitted` wrote, as decoded by `CODEC`; every value is checked.
 
     Args:
-        owner: Function name at the beginning of messages.
-        folder: Folder of the forecaster.
-        make: Function that maps parameters and fitted attributes to a forecaster.
+        fitted: Saved attributes.
+        n_known: Number of covariates with known future values.
+        n_past: Number of covariates with unknown future values.
 
     Raises:
-        ValueError: If the folder contains no forecaster, a damaged one, or one of another version.
+        ValueError: If a value is impossible. Errors of other types are possible for values of other types.
     """
-
-    def made(content: dict[str, Any]) -> _Forecaster:
-        fitted = content["fitted"]
-        _check_sizes(fitted["layout_"])
-        if set(fitted) != set(FITTED) or not fitted["networks_"]:
-            raise ValueError("the fitted attributes of the forecaster are not the expected ones")
-        fitted["networks_"] = [_network(fitted["layout_"], **parts) for parts in fitted["networks_"]]
-        fitted["codebooks_"] = [_codebook(fitted["layout_"], tensors) for tensors in fitted["codebooks_"]]
-        weights = fitted["shares_"]
-        if len(weights) != 1 + len(fitted["codebooks_"]) or min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
-            raise ValueError("`shares_` is not a probability for the networks and for each codebook")
-        fitted["_panel"] = _panel(**fitted["_panel"])
-        return make(content["parameters"], fitted)
-
-    forecaster: _Forecaster = io.load_model(owner, folder, made, kind="Forecaster", codec=_CODEC)
-    return forecaster
-
-
-def _check_sizes(layout: Layout) -> None:
-    """Reject sizes that require more memory than any fit needs, before memory is allocated."""
-    names = ("horizon", "context", "n_channels", "n_calendar", "n_known", "n_past")
-    sizes = [*(getattr(layout, name) for name in names), *layout.lags, *layout.periods, *layout.means]
-    if not all(type(size) is int and size >= 0 for size in sizes):
-        raise ValueError("the window sizes must be integers >= 0")
-    if not all(0 <= value < math.inf for value in (layout.usual_change, layout.usual_size)):
-        raise ValueError("the usual changes and sizes must be finite numbers >= 0")
-    n_covariates = layout.n_known + layout.n_past
-    n_inputs = len(layout.lags) + len(layout.periods) + len(layout.means) + n_covariates
-    if layout.n_channels * (layout.horizon * n_inputs + sum(sizes) + layout.context * n_covariates) > _MOST_VALUES:
-        raise ValueError(f"windows contain more than {_MOST_VALUES:,} values")
+    panel, saved, scores = _checked(fitted["_panel"]), fitted["layout_"], fitted["tube_scores_"]
+    sizes = (fitted["horizon_"], fitted["seasons_"], saved.context, saved.n_channels > 1, n_known, n_past)
+    usual = {"usual_change": saved.usual_change, "usual_size": saved.usual_size}
+    layout = replace(choose_layout(panel, *sizes), **usual)
+    networks = [_network(layout, **parts) for parts in fitted["networks_"]]
+    codebooks = [_codebook(layout, tensors) for tensors in fitted["codebooks_"]]
+    weights, scaling = np.array(fitted["shares_"]), fitted["scaling_"]
+    width = 0 if panel.covariates is None else panel.covariates.shape[-1]
+    rules = {
+        "layout_": saved == layout and _between(0, np.array([*usual.values()])),
+        "seasons_": all(type(season) is int and season > 1 for season in fitted["seasons_"]),
+        "least_": fitted["least_"] in (0.0, -math.inf),
+        "shares_": len(weights) == 1 + len(codebooks) and _between(0, weights) and abs(weights.sum() - 1) < 1e-6,
+        "spread_": 0 < fitted["spread_"] < 10,
+        "correlation_": 0 <= fitted["correlation_"] < 1,
+        "tube_scores_": scores is None or (len(scores) > 0 and _between(0, scores)),
+        "networks_": len(networks) > 0,
+        "scaling_": scaling.shape == (n_known + n_past, 2) == (width, 2) and _between([-_LARGEST, 1e-100], scaling),
+    }
+    _check(rules, fitted)
+    modules = {"layout_": layout, "networks_": networks, "codebooks_": codebooks, "_panel": panel}
+    return {name: fitted[name] for name in FITTED} | modules
