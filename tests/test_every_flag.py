@@ -53,7 +53,7 @@ RUNS = [
     "--device cpu --quick --quiet",
     "reproduce trajectories --out walks --data walkers --scenes eth --methods mcl --seeds 1 --epochs 1 --device cpu "
     "--quick --quiet",
-    "reproduce all --out figures --epochs 3 --preset quick --device cpu --quiet",
+    "reproduce all --out figures --data uci-data --sets yacht --epochs 3 --preset quick --device cpu --quiet",
 ]
 SPEECH_RUNS = [
     "data pack {speech} --out {out}/speech.npz --quiet",

@@ -1,7 +1,7 @@
 """Time of the UCI study: all sets, methods, folds and protocols, or a part of them.
 
 python -m benchmarks.studies.uci --data FOLDER --work FOLDER [--device cpu|cuda] [--sets ...]
-    [--methods ...] [--protocols ...]
+    [--methods ...] [--protocols ...] [--epochs N] [--patience N] [--score-weight W]
 """
 
 import time
@@ -20,6 +20,8 @@ if __name__ == "__main__":
     arguments.add_argument("--methods", default=",".join(METHODS))
     arguments.add_argument("--protocols", default=",".join(PROTOCOLS))
     arguments.add_argument("--epochs", type=int, default=1000)
+    arguments.add_argument("--patience", type=int, help="epochs without a lower monitored loss before a network stops")
+    arguments.add_argument("--score-weight", type=float, default=1.0, help="5 is the sum of Eq. (4), 1 the mean")
     options = arguments.parse_args()
     study = UciStudy(
         sets=options.sets.split(","),
@@ -28,6 +30,8 @@ if __name__ == "__main__":
         n_epochs=options.epochs,
         data=options.data,
         device=options.device,
+        patience=options.patience,
+        score_weight=options.score_weight,
     )
     start = time.perf_counter()
     records = run_study(study, options.work, progress=False)
@@ -46,9 +50,7 @@ if __name__ == "__main__":
             # On a GPU trainings run side by side, and their times add up to more than the wall's.
             "training_seconds": sum(float(str(row["training_seconds"])) for row in rows),
             "trainings": sum(int(str(row["trainings"])) for row in rows),
-            "epochs": options.epochs,
-            "methods": options.methods,
-            "protocols": options.protocols,
+            "options": {name: str(value) for name, value in vars(options).items()},
         }
     )
     for row in rows:

@@ -1,7 +1,7 @@
 """The UCI study: records, resuming, protocols, metrics in original units, the method table."""
 
 import json
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -109,6 +109,7 @@ def test_there_is_one_record_for_each_set_fold_method_protocol_and_seed(finished
 
 def test_records_have_exactly_the_promised_fields_in_order(finished):
     promised = ["set", "fold", "method", "protocol", "seed", "distortion", "rmse", "usage", "seconds", "epochs"]
+    promised += ["patience", "score_weight"]
     for line in finished:
         row = json.loads(line, parse_constant=pytest.fail)
         assert list(row) == promised
@@ -370,6 +371,18 @@ def test_records_of_another_number_of_epochs_are_refused_and_kept(out, folder, f
 
 
 # ---- methods ----
+
+
+def test_the_weight_of_the_scores_and_the_patience_reach_the_training(folder, tmp_path, fits):
+    study = a_study(folder, methods=("mcl",), folds=(0,), protocols=("test-selected",), n_epochs=60)
+    trained = [study, replace(study, score_weight=5.0), replace(study, patience=1)]
+    for place, one in enumerate(trained):
+        run_study(one, tmp_path / str(place), progress=False)
+    plain, summed, stopped = (fit.weights[-1] for fit in fits)
+    assert not torch.equal(plain, summed)
+    assert not torch.equal(plain, stopped)
+    with pytest.raises(ValueError, match=r"made with None patience, not 1"):
+        run_study(trained[2], tmp_path / "0", progress=False)
 
 
 def test_the_study_has_all_methods_and_by_default_runs_them_on_the_nine_sets():

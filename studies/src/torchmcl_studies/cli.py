@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from torchmcl.app.arguments import Commands, counts, device, names, positive, say
@@ -127,6 +128,10 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
         help="quick: two to six minutes on two cores; paper: as in the appendix, for a GPU (default: %(default)s)",
     )
     figure.add_argument("--epochs", type=positive, help="number of epochs per training run (default: from the preset)")
+    if name == "all":
+        figure.add_argument("--data", type=Path, help="folder of the UCI data sets (default: as for `reproduce uci`)")
+        sets = "UCI data sets, separated by commas (default: quick: the four smallest; paper: all but year)"
+        figure.add_argument("--sets", type=names, help=sets)
     _add_common(figure, name, _reproduce_figures, folder="figures")
 
 
@@ -136,7 +141,7 @@ _FIGURES = {
     "distortion-vs-temperature": "distortion against temperature, with the critical temperatures",
     "phase-transitions": "hypotheses of three inputs at four temperatures",
     "annealed-epsilon": "Relaxed-WTA with an annealed epsilon",
-    "all": "all of these figures, in one report with the animation",
+    "all": "all of these figures in one report with the animation, and the UCI study with tables and figure 6",
 }
 _REPRODUCE = "Reproduce the paper's studies, with resumable records and an HTML report."
 
@@ -227,6 +232,17 @@ def _reproduce_figures(options: argparse.Namespace) -> None:
         for claim in claims:
             say(f"  {'' if claim.holds else 'NOT CONFIRMED: '}{claim.text}")
     say(f"Open the report: {write_figures_page(options.out).resolve().as_uri()}")
+    if options.study == "all":
+        from torchmcl_studies.reports.uci import write_uci_page
+        from torchmcl_studies.uci.run import run_study
+        from torchmcl_studies.uci.study import QUICK_METHODS, QUICK_SETS, UciStudy
+
+        study = UciStudy(n_epochs=options.epochs or 1000, data=options.data, device=options.device)
+        if options.preset == "quick":
+            study = replace(study, sets=QUICK_SETS, methods=QUICK_METHODS, protocols=("last", "test-selected"))
+        study = replace(study, sets=options.sets or study.sets)
+        run_study(study, options.out / "uci", progress=not options.quiet)
+        _say_results(options.out / "uci" / "records.jsonl", write_uci_page(options.out / "uci"))
 
 
 def _say_results(records: Path | str, report: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,7 +117,8 @@ def open_records(study: UciStudy, out: Path) -> Records:
     Raises:
         ValueError: If the records on disk belong to a different study.
     """
-    return Records(out / "records.jsonl", {"epochs": study.n_epochs})
+    settings = {"epochs": study.n_epochs, "patience": study.patience, "score_weight": study.score_weight}
+    return Records(out / "records.jsonl", settings)
 
 
 def train_unit(
@@ -135,12 +137,15 @@ def train_unit(
     methods = [METHODS[task.method] for task in unit.tasks]
     own_fold = [numbers.index(task.fold) for task in unit.tasks]
     train, validation = unit_rows(unit, folds, own_fold)
+    if validation is not None:
+        validation = replace(validation, patience=study.patience)
     rules = {method.name: method.rule(study.n_epochs) for method in methods}
     fleet = Fleet(
         lambda: methods[0].build(folds[0].train_inputs.shape[1], uci_set(unit.set).hidden),
         len(methods),
         rule=[rules[method.name] for method in methods],
         learning_rate=0.01,
+        score_weight=study.score_weight,
         seeds=[task.seed * _SEED_STRIDE**2 + task.member * _SEED_STRIDE + task.fold for task in unit.tasks],
         device=study.device,
     )

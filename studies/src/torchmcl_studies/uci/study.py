@@ -56,6 +56,20 @@ QUICK_METHODS = ("mcl", "relaxed-0.1", "relaxed-0.5", "relaxed-annealed", "amcl-
 class UciStudy:
     """Options of the study.
 
+    Attributes:
+        sets: Data sets, by default all but year.
+        methods: Methods.
+        protocols: Protocols.
+        n_seeds: Number of seeds of each fold.
+        n_epochs: Number of epochs.
+        folds: Folds; all by default.
+        data: Folder of the data sets.
+        device: "cpu" or "cuda".
+        patience: Number of epochs without a lower monitored loss after which a network stops, under the protocols that
+            select an epoch; None trains all networks to the end.
+        score_weight: Weight of the score loss. 1 is the mean over the hypotheses, as in the authors' code; their number
+            is the sum of Equation (4).
+
     Raises:
         ValueError: If a set, method, protocol or device is unknown, or a count is below 1.
     """
@@ -68,6 +82,8 @@ class UciStudy:
     folds: Sequence[int] | None = None
     data: Path | None = None
     device: str = "cpu"
+    patience: int | None = None
+    score_weight: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the fields; `check_device` checks the availability of the device."""
