@@ -207,22 +207,28 @@ def draw_rmse_vs_distortion(cells: dict[tuple[str, str, str, str], Cell]) -> tup
     protocols = [name for name in _PROTOCOLS if any(key[2] == name for key in cells)]
     figure = new_figure(4.6 * len(protocols), 4.4 * len(names), layout="tight")
     axes = figure.subplots(len(names), len(protocols), squeeze=False).flat
-    better = []
+    better: list[str] = []
     for axis, (name, protocol) in zip(axes, itertools.product(names, protocols), strict=True):
-        points = {}
+        points: dict[str, tuple[float, float]] = {}
         for method, entry in METHODS.items():
             rmse, distortion = (cells.get((name, method, protocol, metric)) for metric in ("rmse", "distortion"))
             if rmse is None or distortion is None:
                 continue
             points[method] = point = (rmse.mean, distortion.mean)
             style = {"color": method_color(method), "fmt": _MARKERS[method.split("-")[0]], "ms": 6}
-            axis.errorbar(*point, xerr=rmse.std, yerr=distortion.std, **style)
-            label = entry.label.replace("Relaxed-WTA ", "")
-            axis.annotate(label, point, xytext=(6, 4), textcoords="offset points", fontsize=8)
+            style |= {"mfc": "white"} if method in ("amcl-linear", "relaxed-annealed") else {}
+            axis.errorbar(*point, xerr=rmse.std, yerr=distortion.std, label=entry.label, **style)
+            if method.startswith("relaxed-0"):
+                label = entry.label.removeprefix("Relaxed-WTA ")
+                axis.annotate(label, point, xytext=(6, 4), textcoords="offset points", fontsize=8)
         relaxed = [point for method, point in points.items() if method.startswith("relaxed-0")]
         axis.plot(*zip(*relaxed, strict=True), color=method_color("relaxed"), lw=1)
-        axis.set(xlabel="RMSE", ylabel="distortion", yscale="log", title=f"{name}, {protocol}")
-        axis.margins(x=0.35)
+        axis.set(xlabel="RMSE", ylabel="distortion", title=f"{name}, {protocol}")
+        axis.margins(x=0.25)
+        handles, labels = axis.get_legend_handles_labels()
+        shown = [i for i, label in enumerate(labels) if "ε =" not in label]
+        place = {"loc": "upper right", "bbox_to_anchor": (1, 0.85), "frameon": False, "fontsize": 8}
+        axis.legend([handles[i] for i in shown], [labels[i] for i in shown], **place)
         ours = points.get("amcl-exponential", (math.inf, math.inf))
         n_better = sum(point[0] < ours[0] and point[1] < ours[1] for point in relaxed)
         better.append(f"{n_better} ({name}, {protocol})")
