@@ -83,6 +83,20 @@ def test_gradient_in_the_hypotheses_is_that_of_the_annealed_loss_and_points_from
     torch.testing.assert_close(of_energy, 2 * masses * (hypotheses.detach() - barycenters))
 
 
+def test_a_hot_gradient_pulls_every_hypothesis_to_the_mean():
+    samples, hypotheses, _ = random_case()
+    hypotheses.requires_grad_()
+    cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
+    (gradient,) = torch.autograd.grad(mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(1e9))), hypotheses)
+    torch.testing.assert_close(gradient, 2 / 4 * (hypotheses.detach() - samples.mean(dim=0)))
+
+
+def test_the_soft_distortion_never_falls_while_the_temperature_rises():
+    _, _, cost = random_case()
+    rising = [theory.soft_distortion(cost, theory.boltzmann_weights(cost, t)) for t in (0.0, *TEMPERATURES, 1e6)]
+    assert torch.stack(rising).diff().min() > 0
+
+
 @for_each("temperature", [0.3, 2.0, 50.0])
 def test_hessian_is_that_of_automatic_differentiation(temperature):
     samples, hypotheses, _ = random_case()
