@@ -55,7 +55,7 @@ def collect(paths):
     with VARIANTS.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(row | {metric: f"{row[metric]:.5g}" for metric in BOTH} for row in rows)
+        writer.writerows(row | {metric: f"{row[metric]:.5g}" for metric in BOTH} for row in rows if row["distortion"])
 
 
 def write(name, rows):
