@@ -103,7 +103,11 @@ def test_train_kill_resume_gives_the_undisturbed_records(place, trained):
     assert 2 <= len(records(out)) < 6
     assert main(train_command(place, out, *workers)) == 0
     # Sums in another process may differ in their last digits.
-    assert records(out) == [pytest.approx(record, rel=1e-4) for record in records(trained)]
+    resumed, whole = (
+        [[value for value in record.values() if isinstance(value, float)] for record in records(folder)]
+        for folder in (out, trained)
+    )
+    torch.testing.assert_close(resumed, whole, rtol=1e-4, atol=1e-4)
     assert [record["epoch"] for record in records(out)] == list(range(6))
     for kind in ("model", "model-last"):
         (one, _), (other, _) = load_model(out / kind), load_model(trained / kind)
