@@ -34,8 +34,9 @@ from torchmcl_studies.reports.separation_study import (  # noqa: E402
     write_separation_study_page,
 )
 from torchmcl_studies.reports.statistics import difference  # noqa: E402
-from torchmcl_studies.separation.study import PARTS, run_separation_study, study_runs  # noqa: E402
+from torchmcl_studies.separation.study import Training, study_runs  # noqa: E402
 from torchmcl_studies.separation_records import (  # noqa: E402
+    PARTS,
     StudyRecords,
     packed_study,
     read_packed_study,
@@ -161,18 +162,12 @@ def test_the_study_runs_goes_on_and_refuses_another_one(speech, tmp_path, capsys
     assert len(study.runs[0].temperatures) == 3
     assert study.genders == {"0": "F", "1": "M", "2": "M"}
     # More mixtures are evaluated without another training.
-    more = run_separation_study(
-        tmp_path,
-        parts=["automatic"],
-        quick=True,
-        changes=[f"data.root={json.dumps(str(speech))}"],
-        limit=2,
-        progress=False,
-    )
-    assert [len((folder / "evaluation-tt.jsonl").read_text().splitlines()) for folder in more] == [2]
+    assert main([*few[:-1], "2"]) == 0
+    assert [len(run.mixtures) for run in read_study(tmp_path).runs] == [2]
     assert records.read_text() == before
+    [run] = study_runs(parts=["automatic"], quick=True)
     with pytest.raises(ValueError, match=r"separation study: `out` must contain this study, got .* differs in"):
-        run_separation_study(tmp_path, parts=["automatic"], changes=[f"data.root={json.dumps(str(speech))}"])
+        Training(run, run.configured(["training.seed=7"]), tmp_path / run.name)
 
 
 @for_each(

@@ -11,7 +11,7 @@ import torch
 import places
 from grids import for_each
 from torchmcl_studies.data import checksums, uci
-from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits, synthetic_year
+from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits
 
 SHARED = places.SHARED / "uci"
 NINE = [name for name in UCI_SETS if name != "year"]
@@ -216,14 +216,6 @@ def test_year_with_nan_is_refused(tmp_path):
     table[57, 3] = np.nan
     with pytest.raises(ValueError, match=r"YearPredictionMSD\.txt must hold finite numbers"):
         uci.read_year(year_file(tmp_path, table), chunk_rows=20)
-
-
-def test_synthetic_year_has_the_columns_of_year_and_follows_its_seed():
-    inputs, years = synthetic_year(500, seed=1)
-    assert (inputs.shape, years.shape) == ((500, 90), (500,))
-    assert (inputs.dtype, years.dtype) == (np.float32, np.float32)
-    np.testing.assert_array_equal(synthetic_year(500, seed=1)[0], inputs)
-    assert not np.array_equal(synthetic_year(500, seed=2)[0], inputs)
 
 
 # ---- bad input ----

@@ -16,37 +16,8 @@ def add_reproduce_commands(commands: Commands) -> None:
     """Add `reproduce` with its studies to the commands."""
     reproduce = commands.add_parser("reproduce", help="reproduce the paper's studies", description=_REPRODUCE)
     studies = reproduce.add_subparsers(title="studies", metavar="STUDY", required=True)
-    uci = studies.add_parser(
-        "uci",
-        help="tables 1, 2, 4 and 5: UCI regression",
-        description="Train the methods of the UCI study on the official folds, all methods of a data set at once, and "
-        "write records.jsonl and index.html. Rerun the same command to resume.",
-        epilog="examples: torchmcl reproduce uci --quick --out out/uci --data FOLDER; "
-        "torchmcl reproduce uci --sets yacht,energy --methods mcl,amcl-exponential --protocol last",
-    )
-    uci.add_argument(
-        "--data", type=Path, help="folder of the data sets (default: TORCHMCL_DATA, the cache, or a download)"
-    )
-    uci.add_argument("--sets", type=names, help="data sets, separated by commas (default: all but year)")
-    uci.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
-    uci.add_argument(
-        "--protocol", type=names, help="last, validation, test-selected (as published, biased) (default: all three)"
-    )
-    uci.add_argument("--folds", type=counts, help="folds, separated by commas (default: all)")
-    uci.add_argument(
-        "--epochs", type=positive, default=1000, help="number of epochs (default: %(default)s, as in the paper)"
-    )
-    uci.add_argument(
-        "--cluster",
-        metavar="ADDRESS",
-        help="train on the workers of a dask cluster, such as tcp://host:8786; --device applies to the workers",
-    )
-    uci.add_argument(
-        "--quick",
-        action="store_true",
-        help="the four smallest data sets, six methods, protocols last and test-selected",
-    )
-    _add_common(uci, "uci", _reproduce_uci, seeds="seeds of each fold")
+    _add_uci(studies, "uci", "tables 1, 2, 4 and 5: UCI regression")
+    _add_uci(studies, "year", "row of YearPredictionMSD in tables 1, 2, 4 and 5")
     _add_separation(studies)
     _add_trajectories(studies)
     for name, text in _FIGURES.items():
@@ -71,24 +42,77 @@ def _add_common(
     command.set_defaults(check=_check, run=run, study=study)
 
 
+def _add_uci(studies: Commands, study: str, text: str) -> None:
+    uci = studies.add_parser(
+        study,
+        help=text,
+        description="Train the methods of the UCI study on the official folds, all methods of a data set at once, and "
+        "write records.jsonl and index.html. Rerun the same command to resume. YearPredictionMSD is not downloaded: "
+        "get YearPredictionMSD.txt, or its zip file, from https://archive.ics.uci.edu/dataset/203.",
+        epilog=f"examples: torchmcl reproduce {study} --quick --out out/{study} --data FOLDER; torchmcl reproduce "
+        f"{study} --data FOLDER --device cuda --methods mcl,amcl-exponential --protocol last",
+    )
+    uci.add_argument("--data", type=Path, help="folder of the data sets (default: TORCHMCL_DATA, cache, or download)")
+    uci.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
+    uci.add_argument(
+        "--protocol", type=names, help="last, validation, test-selected (as published, biased) (default: all three)"
+    )
+    uci.add_argument("--epochs", type=positive, help="number of epochs (default: 1000, as in the paper)")
+    small = "two epochs" if study == "year" else "the four smallest data sets"
+    uci.add_argument("--quick", action="store_true", help=f"{small}, six methods, protocols last and test-selected")
+    _add_common(uci, study, _reproduce_uci, seeds="seeds of each fold")
+    if study == "year":
+        uci.set_defaults(sets=["year"], folds=None, cluster=None)
+        return
+    uci.add_argument("--sets", type=names, help="data sets, separated by commas (default: all but year)")
+    uci.add_argument("--folds", type=counts, help="folds, separated by commas (default: all)")
+    uci.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="train on the workers of a dask cluster, such as tcp://host:8786; --device applies to the workers",
+    )
+
+
 def _add_separation(studies: Commands) -> None:
     separation = studies.add_parser(
         "separation",
-        help="speech separation: PIT, MCL, Relaxed-WTA and annealed MCL",
-        description="Train the separators of the study one after the other, evaluate them on whole mixtures of unseen "
-        "speakers, and write records and index.html. Rerun the same command to resume. The whole study requires a "
-        "GPU; --quick takes two minutes on two CPU cores and tests the commands, not the methods.",
-        epilog="examples: torchmcl reproduce separation --quick --data FOLDER --out out/quick; "
-        "torchmcl reproduce separation --data FOLDER --device cuda --parts methods --seeds 3",
+        help="table 3: speech separation with PIT, MCL, Relaxed-WTA and annealed MCL",
+        description="Train separators, evaluate them on whole mixtures of unseen speakers, and write records and "
+        "index.html. --preset paper has the data and settings of the paper, 24 training runs on WSJ0-mix; --preset "
+        "study is a shorter study on excerpts of LibriSpeech. A plan with the estimated time is printed first. Rerun "
+        "the same command to resume: a killed run continues after its last epoch. Processes with the same --out train "
+        "different runs, and the last one to finish writes the whole report. Both presets require a GPU; --quick takes "
+        "two minutes on two CPU cores and tests the commands, not the methods.",
+        epilog="examples: torchmcl reproduce separation --preset paper --data WSJ0-MIX --out OUT --plan; "
+        "torchmcl reproduce separation --preset paper --data WSJ0-MIX --out OUT --device cuda:1 (at the same time on "
+        "other devices); torchmcl reproduce separation --data FOLDER --device cuda --parts methods --seeds 3",
     )
-    separation.add_argument("--data", type=Path, required=True, help="folder with metadata/mix_<n>_spk_<part>.csv")
-    separation.add_argument(
-        "--pack", type=Path, help="file written by `torchmcl data pack`, used instead of the recordings"
-    )
-    separation.add_argument("--parts", type=names, help="methods, hypotheses, transition, automatic (default: all)")
+    folders = "study: folder with metadata/mix_<n>_spk_<part>.csv; paper: folder of 2speakers and 3speakers with "
+    folders += "wav8k/min/{tr,cv,tt}/{mix,s1,s2[,s3]} in each"
+    separation.add_argument("--data", type=Path, required=True, help=folders)
+    separation.add_argument("--preset", choices=("study", "paper"), default="study", help="settings (default: study)")
+    separation.add_argument("--plan", action="store_true", help="print the plan, and do nothing else")
+    for option, kind, text in (
+        ("--speakers", counts, "paper: numbers of speakers (default: 2,3)"),
+        ("--seeds", positive, "seeds of each method (default: study 1; paper 3, with --quick 1)"),
+        ("--parts", names, "study: methods, hypotheses, transition, automatic (default: all)"),
+        ("--pack", Path, "study: file written by `torchmcl data pack`, used instead of the recordings"),
+        ("--limit", positive, "number of test mixtures to evaluate (default: all)"),
+        ("--only", _part, "every M-th run from the N-th on, as N/M, if processes have no folder with file locks"),
+    ):
+        separation.add_argument(option, type=kind, help=text)
+    change = "change PART.OPTION=VALUE of all runs, such as training.precision=bf16-mixed; the table names it"
+    separation.add_argument("--set", action="append", default=[], metavar="CHANGE", help=change)
     separation.add_argument("--quick", action="store_true", help="tiny networks, few steps and ten test mixtures")
-    separation.add_argument("--limit", type=positive, help="number of test mixtures to evaluate (default: all)")
-    _add_common(separation, "separation", _reproduce_separation, seeds="seeds of each method")
+    _add_common(separation, "separation", _reproduce_separation)
+
+
+def _part(text: str) -> slice:
+    """Return the slice of "N/M"."""
+    number, _, total = text.partition("/")
+    if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
+        raise argparse.ArgumentTypeError(f"must be N/M with 1 <= N <= M, got {text[:80]!r}")
+    return slice(int(number) - 1, None, int(total))
 
 
 def _add_trajectories(studies: Commands) -> None:
@@ -143,6 +167,8 @@ _FIGURES = {
     "annealed-epsilon": "Relaxed-WTA with an annealed epsilon",
     "all": "all of these figures in one report with the animation, and the UCI study with tables and figure 6",
 }
+# Test mixtures of the separation study, and epochs of the year set, with --quick.
+_QUICK_LIMIT, _QUICK_YEAR_EPOCHS = 10, 2
 _REPRODUCE = "Reproduce the paper's studies, with resumable records and an HTML report."
 
 
@@ -162,7 +188,7 @@ def _reproduce_uci(options: argparse.Namespace) -> None:
         methods=options.methods or (QUICK_METHODS if options.quick else defaults.methods),
         protocols=options.protocol or protocols,
         n_seeds=options.seeds,
-        n_epochs=options.epochs,
+        n_epochs=options.epochs or (_QUICK_YEAR_EPOCHS if options.quick and options.study == "year" else 1000),
         folds=options.folds,
         data=options.data,
         device=options.device,
@@ -177,24 +203,41 @@ def _reproduce_uci(options: argparse.Namespace) -> None:
 
 
 def _reproduce_separation(options: argparse.Namespace) -> None:
-    from torchmcl_studies.reports.separation_study import write_separation_study_page
-    from torchmcl_studies.separation.study import run_separation_study
-    from torchmcl_studies.separation_records import PARTS
+    from torchmcl.checks import available_device
+    from torchmcl.io.files import single_writer
+    from torchmcl_studies.reports.separation_study import paper_text, write_separation_study_page
+    from torchmcl_studies.separation import study
+    from torchmcl_studies.separation.plan import plan_of
+    from torchmcl_studies.separation_records import PARTS, read_study
 
+    available_device("separation study", options.device)
+    others = ("parts", "pack") if options.preset == "paper" else ("speakers",)
+    if unused := [f"--{name}" for name in others if getattr(options, name)]:
+        raise ValueError(f"reproduce separation: `{unused[0]}` is not an option of --preset {options.preset}.")
     # Values are YAML, which includes JSON strings, so quoted names stay names.
     paths = {"root": options.data, "pack": options.pack}
     changes = [f"data.{name}={json.dumps(str(path))}" for name, path in paths.items() if path is not None]
-    folders = run_separation_study(
-        options.out,
-        parts=options.parts or PARTS,
-        n_seeds=options.seeds,
-        quick=options.quick,
-        changes=changes,
-        device=options.device,
-        limit=options.limit,
-        progress=not options.quiet,
-    )
-    _say_results(f"{len(folders)} training runs in {options.out}", write_separation_study_page(options.out))
+    runs = study.study_runs(options.seeds or 1, parts=options.parts or PARTS, quick=options.quick)
+    if options.preset == "paper":
+        n_seeds, speakers = options.seeds or (1 if options.quick else 3), options.speakers or (2, 3)
+        runs, changes = study.paper_runs(options.data, speakers, n_seeds=n_seeds, quick=options.quick), []
+    limit = _QUICK_LIMIT if options.quick and options.limit is None else options.limit
+    configs = [(run, run.configured([*changes, *options.set])) for run in runs[options.only or slice(None)]]
+    trainings = [study.Training(run, config, options.out / run.name, limit) for run, config in configs]
+    if options.plan or not options.quiet:
+        say(plan_of(trainings, options.device))
+    if options.plan:
+        return
+    finished = study.run_trainings(trainings, device=options.device, progress=not options.quiet)
+    if len(finished) < len(trainings):
+        say(f"{len(trainings) - len(finished)} training runs are in progress in other processes.")
+    if finished:
+        with single_writer(options.out):  # the last process to finish reads the records of all
+            page = write_separation_study_page(options.out)
+        records = read_study(options.out)
+        if text := paper_text(records):
+            say(text)
+        _say_results(f"{len(records.runs)} training runs in {options.out}", page)
 
 
 def _reproduce_trajectories(options: argparse.Namespace) -> None:

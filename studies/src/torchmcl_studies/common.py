@@ -1,5 +1,6 @@
-"""Checks of requested names, reproducible random numbers, and resumable records."""
+"""Checks of requested names, reproducible random numbers, resumable records, and claims of folders."""
 
+import errno
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from torchmcl.errors import bad_value, nearest_hint
 from torchmcl.io import change_records, read_records
 
-__all__ = ["KeyedRecords", "check_known", "own_random_numbers"]
+__all__ = ["KeyedRecords", "check_known", "claimed", "own_random_numbers"]
 
 
 def check_known(owner: str, argument: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -32,6 +33,25 @@ def own_random_numbers() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[bool]:
+    """Claim a folder for this process in a `with` block; yield whether no other process has claimed it.
+
+    A claim ends with its process, even if that is killed. Where there are no file locks, every process is successful.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".claim").open("w") as file:
+        is_free = True
+        try:
+            import fcntl  # not on Windows
+
+            # These locks also work on network file systems, and worker processes do not inherit them.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (ImportError, OSError) as error:
+            is_free = getattr(error, "errno", None) not in (errno.EACCES, errno.EAGAIN)
+        yield is_free
 
 
 class KeyedRecords:

@@ -15,6 +15,7 @@ from torchmcl.io import read_json, read_records
 from torchmcl_speech import speaker_genders
 
 __all__ = [
+    "PAPER",
     "PARTS",
     "SPEAKERS_FILE",
     "RunRecords",
@@ -28,6 +29,8 @@ __all__ = [
 
 #: Parts of the study: table of methods, number of hypotheses, phase transition, automatic schedule.
 PARTS = ("methods", "hypotheses", "transition", "automatic")
+#: Part with the training runs of the paper's own experiment, on WSJ0-mix.
+PAPER = "paper"
 #: File with the genders of the speakers, beside the runs.
 SPEAKERS_FILE = "speakers.csv"
 _OWNER = "separation study"
@@ -54,7 +57,7 @@ class RunRecords:
 
     @property
     def part(self) -> str:
-        """One of `PARTS`."""
+        """One of `PARTS`, or `PAPER`."""
         return self.name.split("/")[0]
 
     @property
@@ -128,7 +131,7 @@ def read_study(folder: Path | str) -> StudyRecords:
             read_records(_OWNER, evaluation.parent / "records.jsonl"),
             read_records(_OWNER, evaluation),
         )
-        for part in PARTS
+        for part in (*PARTS, PAPER)
         for evaluation in sorted((folder / part).glob("*/evaluation-tt.jsonl"))
     ]
     if not runs:
@@ -146,7 +149,7 @@ def joined_study(study: StudyRecords, more: StudyRecords) -> StudyRecords:
     if twice := sorted({run.name for run in study.runs} & {run.name for run in more.runs}):
         advice = "Records can be added but not replaced."
         raise ValueError(bad_value(_OWNER, "more", "contain other training runs", ", ".join(twice), advice))
-    runs = sorted([*study.runs, *more.runs], key=lambda run: (PARTS.index(run.part), run.name))
+    runs = sorted([*study.runs, *more.runs], key=lambda run: ((*PARTS, PAPER).index(run.part), run.name))
     return StudyRecords(runs, {**more.genders, **study.genders}, study.notes)
 
 

@@ -1,5 +1,6 @@
 """Mixture lists and recordings of a configuration."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from torchmcl_speech.data.stores import AudioStore
 
 __all__ = ["audio_store", "data_layout", "first_mixtures", "listed_mixtures"]
 
+# Number of folders that an error names.
+_MOST_NAMED = 8
+
 
 def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
     """Return the mixtures of a part for all numbers of speakers."""
@@ -34,7 +38,7 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
         elif layout == "speakers":
             mixtures += speaker_mixtures(root, part, n_speakers)
         elif layout == "wsj0":
-            mixtures += wsj0_mixtures(root, part, n_speakers, folder=_wsj0_folder(root, config.sample_rate))
+            mixtures += wsj0_mixtures(root, part, n_speakers, folder=_wsj0_folder(root, n_speakers, config.sample_rate))
         else:
             if part not in config.tables:
                 raise ValueError(bad_value("data", "tables", f"name the table of {part!r}", dict(config.tables)))
@@ -68,7 +72,7 @@ def data_layout(config: DataConfig) -> str:
     root = _root(config)
     if any((root / "metadata").glob("mix_*_spk_*.csv")):
         return "tables"
-    if (root / _wsj0_folder(root, config.sample_rate)).is_dir():
+    if _wsj0_folders(root) or any(root.glob("wav*k/min")):
         return "wsj0"
     if not root.is_dir():
         raise BadAudio(f"{root}: no such folder. Check the path.")
@@ -78,11 +82,32 @@ def data_layout(config: DataConfig) -> str:
     raise ValueError(bad_value("data", "root", rule, repr(str(root)), "For LibriMix, name its tables in data.tables."))
 
 
-def _wsj0_folder(root: Path, sample_rate: int) -> str:
-    """Return the only mixture folder, or else the folder that `torchmcl data mix` writes for a sample rate."""
-    wanted = f"wav{sample_rate // 1000}k/min"
-    folders = sorted(path.relative_to(root).as_posix() for path in root.glob("wav*k/min") if path.is_dir())
-    return folders[0] if len(folders) == 1 else wanted
+def _wsj0_folders(root: Path) -> list[str]:
+    """Return the folders of parts, relative to `root`; only the highest level that has any."""
+    for level in (".", "min", "wav*k/min", "*/wav*k/min", "*/*/wav*k/min"):
+        folders = {path.parents[1].relative_to(root).as_posix() for path in root.glob(f"{level}/[ct][rvt]/mix")}
+        if folders:
+            return sorted(folders)
+    return []
+
+
+def _wsj0_folder(root: Path, n_speakers: int, sample_rate: int) -> str:
+    """Return the folder of parts, relative to `root`, for a number of speakers and if possible a sample rate."""
+    folders = _wsj0_folders(root)
+    fitting = [folder for folder in folders if _named_number(root / folder) in (None, n_speakers)]
+    fitting = [folder for folder in fitting if f"wav{sample_rate // 1000}k" in folder] or fitting
+    if len(fitting) != 1:
+        sources = ",".join(f"s{i}" for i in range(1, n_speakers + 1))
+        rule = f"contain one folder {n_speakers}speakers/wav8k/min/{{tr,cv,tt}}/{{mix,{sources}}}"
+        found = fitting or folders or sorted(path.name for path in root.glob("*/"))[:_MOST_NAMED] or ["no folders"]
+        raise ValueError(bad_value("data", "root", rule, f"{str(root)!r} with {', '.join(found)}"))
+    return fitting[0]
+
+
+def _named_number(folder: Path) -> int | None:
+    """Return the number of speakers in names such as 2speakers and wsj0-2mix."""
+    numbers = re.findall(r"([2-9])[-_ ]?(?:speakers?|spk|mix)", "/".join(folder.absolute().parts[-3:]))
+    return int(numbers[-1]) if numbers else None
 
 
 def audio_store(config: DataConfig) -> AudioStore:

@@ -63,7 +63,7 @@ def train_separator(
         config: Configuration of the training run.
         out: Output folder with `config.json`, `records.jsonl`, `checkpoints/`, `logs/`, `model/` (the best model on the
             validation part) and `model-last/`.
-        device: Device to train on: "auto", "cpu" or "cuda".
+        device: Device to train on: "auto", "cpu", "cuda" or, for example, "cuda:1".
         minutes: Time limit; the training stops after the epoch in which it ends, and a later call resumes it.
         start: Name of a bundled separator, or folder of a saved model, with the initial weights; its sizes must be
             equal, but the number of outputs may differ.
@@ -147,12 +147,11 @@ def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: 
     # Weight averaging restores the weights at the end of a validation: callbacks that use the average must precede it.
     callbacks = [*callbacks, RuleLogger(), CollapseWarning()]
     if config.training.ema is not None:
-        place = "cuda" if device != "cpu" and torch.cuda.is_available() else None
+        place = device.replace("auto", "cuda") if device != "cpu" and torch.cuda.is_available() else None
         average = partial(_moving_average, config.training.ema)
         callbacks.append(pl.callbacks.WeightAveraging(place, use_buffers=False, avg_fn=average))
     return pl.Trainer(
-        accelerator={"cuda": "gpu"}.get(device, device),
-        **({"devices": 1 if device != "auto" else "auto"} | _launcher_options(os.environ)),
+        **(_device_options(device) | _launcher_options(os.environ)),
         max_epochs=config.training.epochs,
         gradient_clip_val=config.training.clip,
         precision=config.training.precision,
@@ -170,6 +169,18 @@ def _moving_average(decay: float, average: Tensor, weights: Tensor, n_averaged: 
     """Update the average; the decay is smaller in the first steps, to discard the initial weights."""
     n_steps = int(n_averaged) + 1
     return average.lerp(weights, 1 - min(decay, (1 + n_steps) / (10 + n_steps)))
+
+
+def _device_options(device: str) -> dict[str, Any]:
+    """Return the `Trainer` options for a device.
+
+    Example:
+        >>> _device_options("cuda:1"), _device_options("cpu")
+        ({'accelerator': 'gpu', 'devices': [1]}, {'accelerator': 'cpu', 'devices': 1})
+    """
+    kind, _, index = device.partition(":")
+    devices: Any = [int(index)] if index else "auto" if kind == "auto" else 1
+    return {"accelerator": {"cuda": "gpu"}.get(kind, kind), "devices": devices}
 
 
 def _launcher_options(environment: Mapping[str, str]) -> dict[str, Any]:

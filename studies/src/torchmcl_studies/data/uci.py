@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -32,7 +33,6 @@ __all__ = [
     "official_splits",
     "read_rows",
     "read_year",
-    "synthetic_year",
     "uci_set",
 ]
 
@@ -171,7 +171,11 @@ def read_rows(entry: UciSet, folder: str | Path | None = None) -> tuple[np.ndarr
     """Return inputs [rows, features] and targets [rows] in their original units."""
     path = _find(entry, folder) or _download(entry)
     if entry.name == "year":
-        return read_year(path)
+        inputs, years = read_year(path)
+        if len(inputs) != entry.n_rows:
+            text = f"{path} has {len(inputs)} rows instead of {entry.n_rows}; its first 90 % are used for training."
+            warnings.warn(f"load_uci: {text}", stacklevel=2)
+        return inputs, years
     table = _read_table(path)
     if table.shape != (entry.n_rows, entry.n_columns):
         raise ValueError(
@@ -211,14 +215,6 @@ def read_year(path: Path, chunk_rows: int = 50_000) -> tuple[np.ndarray, np.ndar
     return np.concatenate(inputs), np.concatenate(years)
 
 
-def synthetic_year(n_rows: int = 515_345, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return SYNTHETIC data of the size of the year set, only for performance measurements."""
-    random = np.random.default_rng(seed)
-    inputs = random.standard_normal((n_rows, UCI_SETS["year"].n_features), dtype=np.float32)
-    signal = np.tanh(inputs[:, :10] @ random.standard_normal((10, 1), dtype=np.float32))[:, 0]
-    return inputs, 1998 + 8 * signal + random.standard_normal(n_rows, dtype=np.float32)
-
-
 def _standardised(inputs: np.ndarray, targets: np.ndarray, train: np.ndarray, test: np.ndarray) -> Fold:
     # In float64: adding half a million float32 rows one by one would lose their digits.
     mean, std = inputs[train].mean(axis=0, dtype=np.float64), inputs[train].std(axis=0, dtype=np.float64)
@@ -238,12 +234,13 @@ def _find(entry: UciSet, folder: str | Path | None) -> Path | None:
     roots = [] if root_folder is None else [Path(root_folder)]
     if roots and not roots[0].is_dir():
         raise FileNotFoundError(f"load_uci: `folder` must be a folder, got {root_folder}.")
-    names = ("data.npz", "data/data.txt", "data.txt")
+    names = [f"{entry.folder}/{name}" for name in ("data.npz", "data/data.txt", "data.txt")]
     if entry.name == "year":
-        names = ("YearPredictionMSD.txt", "YearPredictionMSD.txt.zip", "data/data.txt")
+        files = ("YearPredictionMSD.txt", "YearPredictionMSD.txt.zip", "yearpredictionmsd.zip")
+        names = [*files, *(f"{entry.folder}/{name}" for name in (*files, "data/data.txt"))]
     for root in [*roots, cache_folder("uci")]:
         for name in names:
-            if (path := root / entry.folder / name).is_file():
+            if (path := root / name).is_file():
                 return path
     return None
 
@@ -252,8 +249,8 @@ def _download(entry: UciSet) -> Path:
     """Download the text file of a set into the cache."""
     if entry.name == "year":
         raise FileNotFoundError(
-            "load_uci: YearPredictionMSD is not downloaded automatically (440 MB). Get YearPredictionMSD.txt from the "
-            "UCI repository and give its folder, or set TORCHMCL_DATA."
+            "load_uci: YearPredictionMSD is not downloaded automatically (440 MB). Get YearPredictionMSD.txt, or its "
+            "zip file, from the UCI repository, and give its folder (--data, or TORCHMCL_DATA)."
         )
     known = checksums("torchmcl_studies.data", "uci_files.txt")
     advice = "Without a network, give a folder with the files (--data, or TORCHMCL_DATA)."

@@ -1,16 +1,19 @@
 """HTML report of the separation study: tables, tests, curves, box plots and the phase transition, from records."""
 
+import json
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torchmcl.app.report import Spread, escape, html_report, image, mean_error, side_by_side, spread_of, table
 from torchmcl.io import write_atomically
+from torchmcl_speech import load_config
 from torchmcl_studies.reports import separation_drawings as drawings
 from torchmcl_studies.reports.separation_drawings import LABELS, METHODS, by_genders, over_seeds, seeds_apart
 from torchmcl_studies.reports.statistics import Difference, difference, p_value, signed
-from torchmcl_studies.separation_records import RunRecords, StudyRecords, published_separation, read_study
+from torchmcl_studies.separation_records import PAPER, RunRecords, StudyRecords, published_separation, read_study
 
 __all__ = [
     "AUTOMATIC_HEAD",
@@ -23,6 +26,7 @@ __all__ = [
     "gender_rows",
     "hypotheses_rows",
     "method_rows",
+    "paper_text",
     "transition_rows",
     "write_separation_study_page",
 ]
@@ -37,6 +41,15 @@ METHOD_HEAD = (
 HYPOTHESES_HEAD = ("outputs", "method", "MCL SI-SDR", "median", "against fewest outputs", "against MCL")
 TRANSITION_HEAD = ("from", "to", "outputs are the mixture until", "PIT SI-SDR", "MCL SI-SDR")
 AUTOMATIC_HEAD = ("schedule", "seed", "PIT SI-SDR", "MCL SI-SDR", "improvement", "against by hand, same seed")
+_PAPER_HEAD = ("method", "2 speakers", "published", "3 speakers", "published")
+_PAPER_CAPTION = (
+    "Mean ± standard deviation over seeds (the paper: 3) of the mean over test mixtures ({sizes}; the paper: 3,000). "
+    "Not stated in the paper: gradients clipped at a norm of 5; a learning rate that follows the PIT SI-SDR of the "
+    "first 5 s of long enough validation mixtures; weights of the last epoch; an initial temperature of 0.1 dB. "
+    "Different: an epoch leaves out its last incomplete batch. Changed settings: {changed}."
+)
+# Options that distinguish the training runs of the paper, or do not affect their results.
+_NOT_OF_THE_PAPER = ("rule", "seed", "layout", "root", "n_workers", "captured", "checkpoint_every")
 # An output with a smaller gain, in dB, is essentially the mixture itself.
 _UNSPLIT = 0.2
 
@@ -53,6 +66,48 @@ def method_rows(study: StudyRecords, n_speakers: int) -> Rows:
         below = f" | MCL SI-SDR {printed_mcl}" if printed_mcl else ""
         rows.append([LABELS[rule], *cells, against, f"{printed or '—'}{below}"])
     return rows
+
+
+def _paper_rows(study: StudyRecords, measure: str) -> Rows:
+    """Return the rows of Table 3 (PIT SI-SDR) or Table 7, with header `_PAPER_HEAD`: means over the seeds."""
+    published = published_separation()
+    keys = [[(number, rule, measure) for number in (2, 3)] for rule in METHODS]
+    return [
+        [LABELS[pair[0][1]], *(cell for key in pair for cell in (_of_seeds(study, *key), published.get(key, "—")))]
+        for pair in keys
+    ]
+
+
+def _of_seeds(study: StudyRecords, n_speakers: int, rule: str, measure: str) -> str:
+    runs = [run for run in study.of_part(PAPER) if (run.n_speakers, run.rule) == (n_speakers, rule)]
+    if len(runs) < 2:
+        return f"{runs[0].mean(measure):.2f} (1 seed)" if runs else "—"
+    mean, std, _, n = spread_of([run.mean(measure) for run in runs])
+    return f"{mean_error(mean, std, decimals=2)} ({n} seeds)"
+
+
+def paper_text(study: StudyRecords) -> str:
+    """Return Table 3 with its caption, for a terminal; empty without training runs on WSJ0-mix."""
+    if not study.of_part(PAPER):
+        return ""
+    rows = [_PAPER_HEAD, *_paper_rows(study, "pit_si_sdr")]
+    lines = ["".join(f"{cell:<25}" for cell in row).rstrip() for row in rows]
+    return "\n".join(["PIT SI-SDR in dB, WSJ0-mix", *lines, textwrap.fill(_paper_caption(study), 120)])
+
+
+def _paper_caption(study: StudyRecords) -> str:
+    """Return what the values are, and how the training runs differ from those of the paper."""
+    runs = study.of_part(PAPER)
+    sizes = sorted({f"{len(run.mixtures):,} of {run.n_speakers} speakers" for run in runs})
+    changed = sorted({setting for run in runs for setting in _changed_settings(run)})
+    return _PAPER_CAPTION.format(sizes=", ".join(sizes), changed=", ".join(changed) or "none")
+
+
+def _changed_settings(run: RunRecords) -> list[str]:
+    paper = json.loads(json.dumps(load_config(f"paper-{run.n_speakers}spk").as_dict()))
+    options = [(part, name, value) for part, values in run.config.items() for name, value in values.items()]
+    changed = [(part, name, value) for part, name, value in options if value != paper[part].get(name)]
+    return [f"{part}.{name} = {value}" for part, name, value in changed if name not in _NOT_OF_THE_PAPER]
 
 
 def hypotheses_rows(study: StudyRecords) -> Rows:
@@ -132,6 +187,7 @@ def _report(study: StudyRecords) -> str:
         "Values are SI-SDR in dB (higher is better) on whole mixtures of speakers outside the training set.</p>",
         '<p class="note">PIT SI-SDR: each speaker is assigned a separate output. MCL SI-SDR: each speaker is assigned '
         "the closest output, which several may share. Improvement: PIT SI-SDR minus the SI-SDR of the mixture.</p>",
+        *_paper_part(study),
         *_methods_part(study),
         *_hypotheses_part(study),
         *_transition_part(study),
@@ -145,6 +201,14 @@ def _report(study: StudyRecords) -> str:
 _STYLE = """
 th { vertical-align: bottom; } td { vertical-align: top; } .scroll { margin: .8rem 0; } .alone { max-width: 44rem; }
 """
+
+
+def _paper_part(study: StudyRecords) -> list[str]:
+    if not study.of_part(PAPER):
+        return []
+    pit, mcl = (table(_PAPER_HEAD, _paper_rows(study, measure)) for measure in ("pit_si_sdr", "mcl_si_sdr"))
+    tables = f"<h3>Tables 3 and 7: PIT SI-SDR</h3>{pit}<h3>Table 7: MCL SI-SDR</h3>{mcl}"
+    return ["<h2>WSJ0-mix</h2>", tables, f'<p class="note">{escape(_paper_caption(study))}</p>']
 
 
 def _methods_part(study: StudyRecords) -> list[str]:

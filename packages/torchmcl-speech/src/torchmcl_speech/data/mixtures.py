@@ -91,7 +91,7 @@ def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str =
     an utterance or, without a hyphen, its first three letters, as in WSJ0.
 
     Raises:
-        BadAudio: If a folder or a source of a mixture is missing.
+        BadAudio: If a folder is missing, or a file of a mixture or of one of its sources.
         ValueError: If the mixtures have more speakers than `n_speakers`.
     """
     base = Path(folder) / part
@@ -107,6 +107,12 @@ def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str =
     names = sorted(path.name for path in (here / "mix").glob("*.wav"))
     if not names:
         raise BadAudio(f"{here / 'mix'}: contains no mixtures (*.wav). Check the path.")
+    for place in places[1:]:
+        sources = {path.name for path in (here / place).glob("*.wav")}
+        if one_sided := sorted(sources.symmetric_difference(names)):
+            where = f"only in {place}" if one_sided[0] in sources else f"missing in {place}"
+            counts = f"{len(names)} files in mix and {len(sources)} in {place}"
+            raise BadAudio(f"{here}: has {counts}; {one_sided[0]} is {where}. Copy the folder again.")
     mixtures = []
     for name in names:
         files = [(base / place / name).as_posix() for place in places]
