@@ -59,7 +59,7 @@ SPEECH_RUNS = [
     "data pack {speech} --out {out}/speech.npz --quiet",
     "separation demo --out {out}/demo --model two-speakers --device cpu --overwrite --quiet",
     "reproduce separation --data {speech} --pack {out}/speech.npz --out {out}/study --parts automatic --seeds 1 "
-    "--device cpu --quick --limit 1 --quiet",
+    "--device cpu --quick --limit 1 --quiet --preset study --only 1/1 --set training.max_skipped=1",
 ]
 # What needs more than a folder, with the test that has the run.
 ELSEWHERE = {
@@ -67,6 +67,7 @@ ELSEWHERE = {
         ("--known", "--past", "--future"), "packages/torchmcl-forecast/tests/test_forecast_cli.py"
     ),
     "reproduce uci": {"--cluster": "studies/tests/test_cluster.py"},
+    "reproduce separation": dict.fromkeys(("--plan", "--speakers"), "studies/tests/test_wsj0_study.py"),
     "play": {"--open": "packages/torchmcl/tests/app/test_play.py"},
 }
 

@@ -1,5 +1,6 @@
 """The UCI sets: official splits, standardisation, both folder layouts, bad files."""
 
+import json
 import re
 import zipfile
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 import places
 from grids import for_each
+from torchmcl.app import main
 from torchmcl_studies.data import checksums, uci
 from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits
 
@@ -187,11 +189,20 @@ def test_year_is_read_in_pieces_of_any_size_as_float32(tmp_path, pack, chunk_row
 def test_year_has_one_fold_whose_first_rows_train(tmp_path, pack):
     table = year_table(1000)
     pack(year_file(tmp_path / "data", table))
-    (fold,) = load_uci("year", tmp_path / "data")
+    with pytest.warns(UserWarning, match="has 1000 rows instead of 515345; its first 90 % are used for training"):
+        (fold,) = load_uci("year", tmp_path / "data")
     assert (len(fold.train_inputs), len(fold.test_inputs)) == (900, 100)
     assert fold.target_mean == pytest.approx(table[:900, 0].mean(), abs=1e-2)
     back = fold.test_targets.flatten() * fold.target_std + fold.target_mean
     np.testing.assert_allclose(back.numpy(), table[900:, 0], atol=1e-2)
+
+
+@pytest.mark.filterwarnings("ignore:load_uci")
+def test_the_command_trains_on_year_from_the_folder_of_its_file(tmp_path):
+    year_file(tmp_path, year_table()).rename(tmp_path / "YearPredictionMSD.txt")
+    assert main(["reproduce", "year", "--data", str(tmp_path), "--out", f"{tmp_path}/out", "--quick", "--quiet"]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out" / "records.jsonl").read_text().splitlines()]
+    assert [(row["set"], row["epochs"]) for row in rows] == [("year", 2)] * 12
 
 
 def test_official_year_split_has_the_published_row_counts():

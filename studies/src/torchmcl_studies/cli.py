@@ -78,28 +78,28 @@ def _add_separation(studies: Commands) -> None:
         "separation",
         help="table 3: speech separation with PIT, MCL, Relaxed-WTA and annealed MCL",
         description="Train separators, evaluate them on whole mixtures of unseen speakers, and write records and "
-        "index.html. --preset paper has the data and settings of the paper, 24 training runs on WSJ0-mix; --preset "
-        "study is a shorter study on excerpts of LibriSpeech. A plan with the estimated time is printed first. Rerun "
-        "the same command to resume: a killed run continues after its last epoch. Processes with the same --out train "
-        "different runs, and the last one to finish writes the whole report. Both presets require a GPU; --quick takes "
-        "two minutes on two CPU cores and tests the commands, not the methods.",
+        "index.html. --preset paper has the settings of the paper and its 24 training runs on WSJ0-mix, "
+        "DATA/{2,3}speakers/wav8k/min/{tr,cv,tt}/{mix,s1,s2[,s3]}. --preset study is a shorter study on excerpts of "
+        "LibriSpeech, DATA/metadata/mix_<n>_spk_<part>.csv. A plan with the estimated time is printed first. Rerun the "
+        "same command to resume: a killed run continues after its last saved epoch. Processes with the same --out "
+        "train different runs, and the last one to finish writes the whole report. Both presets require a GPU; --quick "
+        "takes two minutes on two CPU cores and tests the commands, not the methods.",
         epilog="examples: torchmcl reproduce separation --preset paper --data WSJ0-MIX --out OUT --plan; "
         "torchmcl reproduce separation --preset paper --data WSJ0-MIX --out OUT --device cuda:1 (at the same time on "
         "other devices); torchmcl reproduce separation --data FOLDER --device cuda --parts methods --seeds 3",
     )
-    folders = "study: folder with metadata/mix_<n>_spk_<part>.csv; paper: folder of 2speakers and 3speakers with "
-    folders += "wav8k/min/{tr,cv,tt}/{mix,s1,s2[,s3]} in each"
-    separation.add_argument("--data", type=Path, required=True, help=folders)
+    separation.add_argument("--data", type=Path, required=True, help="folder of the recordings, as above")
     separation.add_argument("--preset", choices=("study", "paper"), default="study", help="settings (default: study)")
     separation.add_argument("--plan", action="store_true", help="print the plan, and do nothing else")
-    for option, kind, text in (
+    typed: list[tuple[str, Callable[[str], object], str]] = [
         ("--speakers", counts, "paper: numbers of speakers (default: 2,3)"),
         ("--seeds", positive, "seeds of each method (default: study 1; paper 3, with --quick 1)"),
         ("--parts", names, "study: methods, hypotheses, transition, automatic (default: all)"),
         ("--pack", Path, "study: file written by `torchmcl data pack`, used instead of the recordings"),
         ("--limit", positive, "number of test mixtures to evaluate (default: all)"),
         ("--only", _part, "every M-th run from the N-th on, as N/M, if processes have no folder with file locks"),
-    ):
+    ]
+    for option, kind, text in typed:
         separation.add_argument(option, type=kind, help=text)
     change = "change PART.OPTION=VALUE of all runs, such as training.precision=bf16-mixed; the table names it"
     separation.add_argument("--set", action="append", default=[], metavar="CHANGE", help=change)

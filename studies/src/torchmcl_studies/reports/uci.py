@@ -156,7 +156,7 @@ def _cell_text(
     order: list[str],
     published: dict[tuple[str, str, str], PublishedCell],
 ) -> str:
-    text = mean_error(cell.mean, cell.std)
+    text = mean_error(cell.mean, cell.std) if len(cell.values) > 1 else f"{cell.mean:.4g}"
     if method == order[0]:
         text = f"<b>{text}</b>"
     elif method == order[1]:
