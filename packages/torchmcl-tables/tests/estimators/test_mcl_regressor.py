@@ -191,7 +191,7 @@ def test_the_final_fit_has_the_selecting_rows_too_and_keeps_the_bandwidth():
 def test_no_batch_is_left_with_a_few_rows(given):
     # Of 225 rows, twice 112 leave one, whose gradient would throw the networks off.
     rule = Counting()
-    settings = {**QUICK, "n_epochs": 2, "batch_size": given, "rule": rule, "n_restarts": 1}
+    settings = {**QUICK, "n_epochs": 2, "batch_size": given, "rule": rule, "n_restarts": 1, "n_bins": 0}
     MCLRegressor(**settings).fit(*noisy(244))
     steps = [rows for rows in rule.rows if rows != 24]  # so many rows are looked at after an epoch
     assert sum(steps) == 2 * 201 + 225  # two epochs, and one on all rows

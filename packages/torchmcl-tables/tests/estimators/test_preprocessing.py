@@ -1,4 +1,4 @@
-"""Encoders of columns: bins where values repeat, and missing values."""
+"""Encoders of columns: bins, chosen on held-out rows, and missing values."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tables import QUICK as USUAL
-from tables import forked
 from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
 from torchmcl_tables.estimators.rows import Encoder, Rows
 
@@ -76,27 +75,30 @@ def test_places_between_bins_rise_from_0_to_1(column, n_bins, asked):
     assert (np.diff(places, axis=1) <= 0).all()  # a knot is reached after those before it
 
 
-def test_values_repeat_in_half_of_the_columns():
-    rng = np.random.default_rng(0)
-    levels, numbers = rng.integers(0, 9, size=(100, 1)), rng.normal(size=(100, 1))
-
-    def has_bins(X):
-        return binned(X, None).has_bins
-
-    assert has_bins(levels)
-    assert has_bins(np.hstack([levels, numbers]))
-    assert not has_bins(np.hstack([levels, numbers, -numbers]))
+def test_tables_of_many_columns_have_no_bins_unless_the_columns_have_two_values():
+    numbers = np.random.default_rng(0).normal(size=(20, 129))
+    assert not binned(numbers, None).has_bins
+    assert binned(numbers[:, 1:], None).has_bins
+    assert binned(np.where(numbers > 0, 1.0, [1.0] + 128 * [0.0]), None).has_bins
 
 
-def test_networks_of_a_rule_have_bins_by_default_where_values_repeat():
+@pytest.mark.parametrize("with_bins", [False, True])
+def test_bins_are_chosen_by_the_likelihood_of_held_out_rows(with_bins):
     X, y = steps()
-    model = MCLRegressor(**QUICK).fit(X, y)
-    assert encoder_of(model).has_bins
-    assert model.modules_[0].trunk[0].in_features == 2 + 2 * 11
-    assert not encoder_of(MCLRegressor(**QUICK).fit(*forked())).has_bins
-    assert not encoder_of(MCLRegressor(**QUICK, n_bins=0).fit(X, y)).has_bins
-    assert [len(edges) for edges in encoder_of(MCLRegressor(**QUICK, n_bins=3).fit(*forked())).edges] == [4, 4]
-    assert not encoder_of(MCLRegressor(**QUICK).partial_fit(X, y)).has_bins
+    if not with_bins:  # values repeat, but most of the target is noise
+        y = X[:, 0] + 10 * np.random.default_rng(0).normal(size=len(X))
+    settings = {**USUAL, "n_epochs": 30, "rule": Cooling(), "n_restarts": 2}
+    chosen = MCLRegressor(**settings).fit(X, y)
+    assert chosen.n_bins_ == 11 * with_bins
+    alone = MCLRegressor(**settings, n_bins=32 * with_bins).fit(X, y)
+    np.testing.assert_array_equal(chosen.predict(X), alone.predict(X))
+
+
+def test_bins_can_be_set_and_need_held_out_rows_to_be_chosen():
+    X, y = steps()
+    assert [MCLRegressor(**QUICK, n_bins=n).fit(X, y).n_bins_ for n in (0, 3)] == [0, 3]
+    assert MCLRegressor(**QUICK, validation_fraction=0.0).fit(X, y).n_bins_ == 0
+    assert MCLRegressor(**QUICK).partial_fit(X, y).n_bins_ == 0
 
 
 def test_steps_are_learnt_with_bins():

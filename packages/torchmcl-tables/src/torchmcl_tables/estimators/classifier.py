@@ -201,7 +201,7 @@ def classifier_by_rule(
     ids, factors = ids_and_factors(estimator, table, classes)
     together = checked_groups(owner, groups, len(table.X))
     rows = split_rows(table.X, ids, table.weights, seed=seed, groups=together, factors=factors).train
-    encoder = Encoder.fit(rows, estimator.n_bins)
+    encoder = Encoder.fit(rows, estimator.n_bins or 0)
     mixture, attributes = _trained(estimator, rows, training.Preprocessor(encoder), len(classes), seed, checkpoint)
     _check_converged(owner, mixture, rows, estimator.learning_rate)
     return {**table.described, **attributes, "classes_": classes, "_mixture": mixture}

@@ -25,7 +25,7 @@ from torchmcl_tables.estimators.base import DensityEstimator, check_converged, f
 from torchmcl_tables.estimators.blend import Blend, atoms_of, calibrated, supported_gaps
 from torchmcl_tables.estimators.calibration import FittedDensity
 from torchmcl_tables.estimators.forest import blurred
-from torchmcl_tables.estimators.rows import MANY_ROWS, N_BINS, Encoder, Rows, Split
+from torchmcl_tables.estimators.rows import MANY_ROWS, Encoder, Rows, Split
 from torchmcl_tables.estimators.tables import FrameColumns, Targets, checked_table, read_frame, set_fitted
 from torchmcl_tables.estimators.training import check_parameters, seed_of
 from torchmcl_tables.estimators.weighing import CRPS_WEIGHT, weighed
@@ -261,12 +261,11 @@ def _encoders(estimator: Any, train: Rows, targets: Targets, seed: int) -> list[
     If there are two kinds, the encoder without bins scales the columns by relevance. The encoder with bins does not,
     because columns of little relevance are decisive where there is little noise.
     """
-    plain = Encoder.fit(train, estimator.n_bins, default=0)
-    if estimator.n_bins is not None or len(train) >= MANY_ROWS:
+    plain, *binned = Encoder.candidates(train, estimator.n_bins)
+    if not binned:
         return [plain]
-    binned = Encoder.fit(train, None, default=N_BINS)
     relevance = relevance_of(plain, train, targets.standardized(train.targets).numpy(), seed)
-    return [plain.scaled(relevance), binned] if binned.run_lengths else [plain]
+    return [plain.scaled(relevance), *binned]
 
 
 # Settings of the forest that measures the relevance of columns: number of trees, minimum size of a leaf, maximum and

@@ -18,7 +18,7 @@ from torchmcl_tables.estimators.results import Hypotheses
 from torchmcl_tables.estimators.rows import Encoder, Rows, check_numbers
 from torchmcl_tables.estimators.tables import Targets
 
-# Number of rows that suffice to fit the two parameters of a bandwidth.
+# Number of rows that suffice to fit the two parameters of a bandwidth, or to compare densities.
 _BANDWIDTH_ROWS = 4096
 _ROWS_AT_ONCE = 65_536
 # Minimum and maximum number of rows in a block on a CPU: in smaller blocks, reading the weights dominates the time, and
@@ -111,6 +111,12 @@ class Predictive:
     def standardized_with_means(self, X: NDArray[Any]) -> tuple[Mixture, Tensor]:
         """Compute the density of each row and its mean, [rows, outputs], in standardized units."""
         return self.standardized(X), self.means(X)
+
+    def surprise(self, rows: Rows) -> float:
+        """Compute the mean negative log density of rows, in standardized units."""
+        rows = rows.head(_BANDWIDTH_ROWS)
+        logs = self.standardized(rows.inputs.astype(np.float64)).log_prob(self.targets.standardized(rows.targets))
+        return -float(np.average(logs.numpy(), weights=rows.weights))
 
     def density(self, X: NDArray[Any]) -> Mixture:
         """Compute the density of each row in the units of y."""

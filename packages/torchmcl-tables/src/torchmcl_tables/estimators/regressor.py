@@ -50,8 +50,9 @@ class MCLRegressor(DensityEstimator):
             targets.
         hidden: Sizes of the hidden layers.
         n_bins: Number of bins of the piecewise linear encoding of each column, between its quantiles; 0 for none. By
-            default 32 if there are fewer than 50 000 rows, at most 128 columns with more than two distinct values, and
-            repeated values in at least half of the columns; otherwise, and for `partial_fit`, none.
+            default, networks are trained without bins and with 32 bins, and those with the higher likelihood of the
+            selection rows are kept. There are none by default for 50 000 or more training rows, more than 128 columns
+            with more than two distinct values, or no selection rows, nor for `partial_fit`.
         n_epochs: Maximum number of epochs. By default 20 to 1000 epochs with about 1500 steps (750 with bins).
         batch_size: Maximum number of rows per step; by default 3 times the square root of the number of rows, from 64
             to 1024.
@@ -82,6 +83,7 @@ class MCLRegressor(DensityEstimator):
         n_outputs_: Number of columns of y; `target_names_` contains their names, `target_scale_` their standard
             deviations.
         n_answers_: Number of hypotheses per row.
+        n_bins_: Largest number of bins of a column; 0 without bins.
         bandwidth_: Fitted bandwidth, in units of the standard deviation of y.
         loss_curve_: Training loss of each epoch, for the best network; `learning_rate_curve_` contains the learning
             rates.
@@ -171,6 +173,11 @@ class MCLRegressor(DensityEstimator):
         return self._fitted.predictive.modules
 
     @property
+    def n_bins_(self) -> int:
+        """Largest number of bins of a column; 0 without bins."""
+        return max(self._fitted.predictive.encoder.run_lengths, default=0)
+
+    @property
     def bandwidth_(self) -> Bandwidth:
         """Fitted bandwidth, in units of the standard deviation of y."""
         return self._fitted.predictive.bandwidth
@@ -184,23 +191,30 @@ def fitted_by_rule(
     seed = seed_of(estimator.random_state)
     table = tables.checked_regression(estimator, X, y, sample_weight, targets=None, n_needed=2)
     split, targets = first_split(estimator, table, groups, seed)
-    encoder = Encoder.fit(split.train, estimator.n_bins)
-    preprocessor = training.Preprocessor(encoder, targets)
-    trainer, trained, search = _trained(estimator, preprocessor, split, seed, checkpoint)
-    kept = trained.not_failed() if estimator.ensemble else [trained.best()]
-    modules = [trained.modules[place] for place in kept]
-    attributes = trained.attributes(trainer.rule) | search
     selection = split.selection
     judges = selection if len(selection) else split.train
-    predictive = Predictive.fit(modules, encoder, targets, judges, estimator.device)
+    n_bins = estimator.n_bins if len(selection) else estimator.n_bins or 0
+    runs = []
+    for place, encoder in enumerate(Encoder.candidates(split.train, n_bins)):
+        folder = None if checkpoint is None else Path(checkpoint) / f"encoder-{place}"
+        preprocessor = training.Preprocessor(encoder, targets)
+        trainer, trained, search = _trained(estimator, preprocessor, split, seed, folder)
+        kept = trained.not_failed() if estimator.ensemble else [trained.best()]
+        modules = [trained.modules[place] for place in kept]
+        predictive = Predictive.fit(modules, encoder, targets, judges, estimator.device)
+        runs.append((predictive, preprocessor, trainer, trained, search, kept))
+    surprises = torch.tensor([run[0].surprise(judges) for run in runs])
+    predictive, preprocessor, trainer, trained, search, kept = runs[int(surprises.nan_to_num(torch.inf).argmin())]
+    attributes = trained.attributes(trainer.rule) | search
+    attributes["seconds_"] = sum(float(run[3].history.seconds) for run in runs)
     fill = supported_gaps(predictive, selection)
     if estimator.final_fit_on_all_rows and len(selection):
         examples = preprocessor(split.train.joined(selection))
-        final = trainer.on_all_rows(modules, examples, trained.moments_of(kept))
+        final = trainer.on_all_rows(predictive.modules, examples, trained.moments_of(kept))
         predictive = replace(predictive, modules=final.modules)
         attributes["seconds_"] += float(final.history.seconds)
         split = split._replace(selection=selection.head(0))  # the networks are now trained on these rows
-    check_converged(predictive, encoder, split.train, estimator.learning_rate)
+    check_converged(predictive, preprocessor.encoder, split.train, estimator.learning_rate)
     fitted = FittedDensity(predictive, Calibrator.fit(predictive, split.calibration, fill))
     state = training.Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
     return {**table.described, **attributes, "_fitted": fitted, "_continuation": state}
@@ -249,7 +263,7 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
     table = tables.checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=1)
     state, split = _further_split(estimator, table)
     if before is None:
-        encoder = Encoder.fit(split.train, estimator.n_bins, default=0)
+        encoder = Encoder.fit(split.train, estimator.n_bins or 0)
         targets = tables.Targets.fit(type(estimator).__name__, table, split.train, None)
         n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
         modules = build_modules(

@@ -365,9 +365,8 @@ def _hash_at(fraction: float) -> int:
 #: differ by many orders of magnitude are inaccurate. Without sample weights, the distance of a training row from the
 #: mean is at most the square root of the number of rows.
 MOST_DEVIATIONS = 1e4
-#: Defaults: tables with at least this many rows have one network without bins; number of bins for smaller tables whose
-#: values repeat.
-MANY_ROWS, N_BINS = 50_000, 32
+#: Defaults: tables with at least this many rows have one network without bins; number of bins for smaller tables.
+MANY_ROWS, _N_BINS = 50_000, 32
 # No bins by default if more than this many columns have more than two values: the network would have too many inputs.
 _MAX_BINNED = 128
 
@@ -484,29 +483,34 @@ class Encoder:
                 raise ValueError("the edges of the bins of a column must increase")
 
     @classmethod
-    def fit(cls, rows: Rows, n_bins: int | None, default: int | None = None) -> "Encoder":
+    def fit(cls, rows: Rows, n_bins: int | None) -> "Encoder":
         """Fit an encoder to the inputs of rows.
 
         Args:
             rows: Training rows.
             n_bins: Number of bins of each column between its quantiles, or between all values if there are few; 0 for
-                none. None for `default`.
-            default: Default of the estimator; None for 32 bins if values repeat.
+                none. None for 32, or for none if more than 128 columns have more than two values.
         """
         inputs, missing = rows.inputs, np.isnan(rows.inputs)
         means = _means(inputs, missing, rows.weights) if missing.any() else None
         if means is not None:
             inputs = filled(inputs, means)
         if n_bins is None:
-            n_bins = default
-            if n_bins is None:
-                n_bins = N_BINS if len(rows) < MANY_ROWS and _values_repeat(inputs) else 0
-            if n_bins and _n_not_binary(inputs) > _MAX_BINNED:
-                n_bins = 0
+            varied = (inputs > inputs.min(axis=0)) & (inputs < inputs.max(axis=0))
+            n_bins = _N_BINS if varied.any(axis=0).sum() <= _MAX_BINNED else 0
         scaler = Scaler.fit(inputs, rows.weights)
         columns = inputs.T if n_bins else ()
         edges = [_edges(column.astype(np.float64), rows.weights, n_bins + 1) for column in columns]
         return cls(scaler, scaler.mean if means is None else means, np.flatnonzero(missing.any(axis=0)), edges)
+
+    @classmethod
+    def candidates(cls, rows: Rows, n_bins: int | None) -> "list[Encoder]":
+        """Fit an encoder with `n_bins` bins; by default, one without and one with bins (unless there are many rows)."""
+        first = cls.fit(rows, n_bins or 0)
+        if n_bins is not None or len(rows) >= MANY_ROWS:
+            return [first]
+        binned = cls.fit(rows, None)
+        return [first, binned] if binned.run_lengths else [first]
 
     @property
     def has_bins(self) -> bool:
@@ -579,17 +583,3 @@ def _means(rows: NDArray[Any], missing: NDArray[np.bool_], weights: NDArray[np.f
     known = weights[:, None] * ~missing
     sums = (np.where(missing, 0.0, rows) * known).sum(axis=0, dtype=np.float64)
     return np.asarray(sums / np.maximum(known.sum(axis=0), 1e-300))
-
-
-def _values_repeat(rows: NDArray[Any]) -> bool:
-    """Return whether at least half of the columns have at most half as many values as there are distinct rows."""
-    repeat = [2 * len(np.unique(column)) <= len(rows) for column in rows.T]
-    return 2 * sum(repeat) >= len(repeat)
-
-
-def _n_not_binary(rows: NDArray[Any]) -> int:
-    """Return the number of columns with more than two values, or of all columns if there are few."""
-    if rows.shape[1] <= _MAX_BINNED:
-        return rows.shape[1]
-    low, high = rows.min(axis=0), rows.max(axis=0)
-    return int(((rows > low) & (rows < high)).any(axis=0).sum())
