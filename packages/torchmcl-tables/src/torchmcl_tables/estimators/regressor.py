@@ -25,6 +25,8 @@ _WEIGHT_DECAY = 0.05
 _N_RESTARTS = 5
 # Default number of optimizer steps, without and with bins.
 _N_STEPS, _N_STEPS_WITH_BINS = 1500, 750
+# Networks with more bins in total are not compared by default, because their training is slow.
+_MOST_BINS = 1024
 # With fewer held-out rows, partial_fit keeps the bandwidth and the gaps fitted to earlier rows.
 _ENOUGH_TO_SELECT = 20
 
@@ -51,8 +53,8 @@ class MCLRegressor(DensityEstimator):
         hidden: Sizes of the hidden layers.
         n_bins: Number of bins of the piecewise linear encoding of each column, between its quantiles; 0 for none. By
             default, networks are trained without bins and with 32 bins, and those with the higher likelihood of the
-            selection rows are kept. There are none by default for 50 000 or more training rows, more than 128 columns
-            with more than two distinct values, or no selection rows, nor for `partial_fit`.
+            selection rows are kept. There are no bins by default for 50 000 or more training rows, more than 1024 bins
+            in total, no selection rows, and `partial_fit`.
         n_epochs: Maximum number of epochs. By default 20 to 1000 epochs with about 1500 steps (750 with bins).
         batch_size: Maximum number of rows per step; by default 3 times the square root of the number of rows, from 64
             to 1024.
@@ -194,8 +196,10 @@ def fitted_by_rule(
     selection = split.selection
     judges = selection if len(selection) else split.train
     n_bins = estimator.n_bins if len(selection) else estimator.n_bins or 0
-    runs = []
-    for place, encoder in enumerate(Encoder.candidates(split.train, n_bins)):
+    encoders, runs = Encoder.candidates(split.train, n_bins), []
+    if sum(encoders[-1].run_lengths) > _MOST_BINS:
+        encoders = encoders[:1]
+    for place, encoder in enumerate(encoders):
         folder = None if checkpoint is None else Path(checkpoint) / f"encoder-{place}"
         preprocessor = training.Preprocessor(encoder, targets)
         trainer, trained, search = _trained(estimator, preprocessor, split, seed, folder)
@@ -266,9 +270,8 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
         encoder = Encoder.fit(split.train, estimator.n_bins or 0)
         targets = tables.Targets.fit(type(estimator).__name__, table, split.train, None)
         n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
-        modules = build_modules(
-            partial(_network, estimator, encoder, targets), training.seeds_of(state.seed, n_networks)
-        )
+        seeds = training.seeds_of(state.seed, n_networks)
+        modules = build_modules(partial(_network, estimator, encoder, targets), seeds)
     else:
         encoder, modules = before.predictive.encoder, before.predictive.modules
     assert targets is not None
