@@ -107,6 +107,10 @@ FILES = {
 REFUSED = {
     "8.654 or 8654": (written(separator=";", number="{:,}".format, values=WHOLE).replace(",", "."), "distinguish dec"),
     "8,654 or 8654": (written(separator="\t", number="{:,}".format, values=WHOLE), "distinguish decimal separators"),
+    "8,654 € or 8654 €": (
+        written(separator=";", number="{:,} €".format, values=WHOLE),
+        "distinguish decimal separators",
+    ),
     "€ 8.654 and 1.5": (
         "ds,y,x\n" + "".join(f"2024-01-{i:02d},€ {i}.500,{i}.5\n" for i in range(10, 26)),
         "have one decimal separator in all columns, got '€ 10.500' in column 'y' and '10.5' in column 'x'",
@@ -119,8 +123,9 @@ REFUSED = {
     "a stray quote": (PLAIN + '2024-03-01,6" pipe\n', "double quotes in pairs"),
     "an empty file": ("", "be a table in csv format"),
     "a header": ("ds,y\n", "at least one row"),
-    "01/02/2024": (written(MONTHS, "%d/%m/%Y"), "distinguish days from months"),
-    "01-02-2024": (written(MONTHS, "%d-%m-%Y"), "distinguish days from months"),
+    "01/02/2024": (written(MONTHS, "%d/%m/%Y"), "contain unambiguous dates"),
+    "68 or 1968": (written([day.replace(year=1940 + 6 * i) for i, day in enumerate(DAYS)], "%d.%m.%y"), "unambiguous"),
+    "01-02-2024": (written(MONTHS, "%d-%m-%Y"), "contain unambiguous dates"),
 }
 
 
@@ -202,6 +207,15 @@ def test_a_chosen_decimal_separator_settles_an_ambiguous_file(tmp_path, decimal,
     assert read_series(tmp_path / "a.csv", Columns(), decimal)[0].y.tolist() == values
     table = read_table(tmp_path / "a.csv", decimal)
     assert infer_schema(table, ["y"]).target_values(table).ravel().tolist() == values
+
+
+def test_a_table_of_another_program_is_read_with_its_own_decimal_separator(tmp_path):
+    (tmp_path / "a.csv").write_text("x, net;y\n" + "".join(f"{i},5;{i}\n" for i in range(9)))
+    (tmp_path / "b.csv").write_text('"x, net",y\n1.534,1\n2.125,2\n')
+    schema = infer_schema(read_table(tmp_path / "a.csv"), ["y"], task="numbers")
+    with pytest.raises(ValueError, match="must distinguish decimal separators from thousands separators"):
+        schema.values(read_table(tmp_path / "b.csv"))
+    assert schema.values(read_table(tmp_path / "b.csv", ".")).ravel().tolist() == [1.534, 2.125]
 
 
 def test_names_of_series_are_texts_and_indices_are_no_series(tmp_path):

@@ -1,5 +1,6 @@
 """Models of tables: answers in the units of the file, a folder that describes itself, and records of its worth."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -80,6 +81,21 @@ def test_messages_count_rows_from_the_start_of_the_table(model, path, monkeypatc
     notices = []
     assert model.predict(table, notify=notices.append).height == 150
     assert notices == ["city: 1 cell (first 'Rome' in row 131) encoded as none of the known categories"]
+
+
+def test_a_file_is_read_alike_in_all_its_parts_and_the_decisions_are_told(model, tmp_path, monkeypatch):
+    rows = [{"area": f"1.{i:03d}", "rooms": row["rooms"], "city": row["city"]} for i, row in enumerate(houses(150))]
+    rows[130]["area"] = "1130,5"
+    table = read_table(write_csv(tmp_path / "new.csv", [*rows[:70], dict.fromkeys(rows[0], ""), *rows[70:]], ";"))
+    german = dataclasses.replace(model, schema=dataclasses.replace(model.schema, decimal=","))
+    whole = german.predict(table, notify=(notices := []).append)
+    assert whole.height == 150
+    assert notices[1:] == [
+        "1 rows without any value are left out",
+        "numbers have decimal commas, such as '1130,5' in column 'area'",
+    ]
+    monkeypatch.setattr("torchmcl_tables.model.model._ROWS_AT_ONCE", 64)
+    np.testing.assert_allclose(german.predict(table).to_numpy(), whole.to_numpy(), rtol=1e-4)
 
 
 def test_sets_hold_their_ends_and_columns_can_be_kept(model, path):

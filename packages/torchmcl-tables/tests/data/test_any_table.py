@@ -75,6 +75,12 @@ TABLES = {
     "accounting": ("a.csv", text({"gain": [f"({a})" if a < 100 else a for a in AREAS]}), {"gain": "number"}, ""),
     "percentages": ("a.csv", text({"share": [f"{a / 2:.1f} %" for a in AREAS]}), {"share": "number"}, "numbers in %"),
     "units": ("a.csv", text({"area": [f"{a} m²" for a in AREAS]}), {"area": "number"}, "numbers in m²"),
+    "a few numbers without the unit": (
+        "a.csv",
+        text({"views": [f"{a / 10:.3f}k" if i % 20 else "950" for i, a in enumerate(AREAS)]}),
+        {"views": "number"},
+        "numbers in k; 3 cells that are not numbers",
+    ),
     "thousands": (
         "a.csv",
         text({"lot": [f"{1000 * a:,.0f}" for a in AREAS]}),

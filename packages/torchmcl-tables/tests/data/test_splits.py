@@ -14,6 +14,7 @@ from torchmcl_tables.data import Table, infer_schema  # noqa: E402
 from torchmcl_tables.data.splits import choose_split, times_of  # noqa: E402
 
 DAYS = [str(np.datetime64("2020-01-01") + i) for i in range(100)]
+UNCLEAR = [f"{1 + i % 12:02d}/02/2024" for i in range(100)]
 
 
 def table(**columns):
@@ -72,10 +73,10 @@ def test_rows_without_a_date_are_learned_from():
 
 
 @pytest.mark.parametrize(
-    "columns", [{}, {"clock": [f"{i % 24:02d}:{i % 60:02d}" for i in range(100)]}], ids=["no date", "time of day"]
+    "columns", [{}, {"clock": [f"{i % 24:02d}:{i % 60:02d}" for i in range(100)]}, {"unclear": UNCLEAR}]
 )
 def test_rows_without_dates_are_set_apart_at_random(columns):
-    split, train, test = split_of(table(**columns))
+    split, train, test = split_of(table(**columns), drop=[name for name in columns if name == "unclear"])
     assert (split.by, split.dated) == ("random", "")
     assert split.describe() == ""
     assert sorted([*train, *test]) == list(range(100))
@@ -103,12 +104,13 @@ def test_numbers_order_rows_when_told_so():
         (("group",), "`--split group` requires `--split-column`"),
         (("group", "who"), "`--split-column` must name a column"),
         (("group", "same"), "`--split-column` must vary by group"),
+        (("time", "unclear"), "column 'unclear'` must contain unambiguous dates, got '01/02/2024'"),
         (("weekly",), "`--split` must be one of time, group, random"),
     ],
 )
 def test_splits_that_cannot_be_made_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        split_of(table(same=["a"] * 100), *arguments)
+        split_of(table(same=["a"] * 100, unclear=UNCLEAR), *arguments, drop=["unclear"])
 
 
 def series(n_rows=120, seed=0):

@@ -106,6 +106,11 @@ def add_column_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that determine the kinds of columns."""
     for option, (_, summary) in _OPTIONS.items():
         parser.add_argument(option, type=arguments.names, action=arguments.AddNames, default=[], help=summary)
+    add_decimal_option(parser)
+
+
+def add_decimal_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the decimal separator."""
     parser.add_argument("--decimal", choices=(".", ","), default="", help="decimal separator (default: detected)")
 
 

@@ -18,23 +18,17 @@ Examples:
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torchmcl.app import arguments
 from torchmcl.errors import bad_value
-from torchmcl_tables.cli.parts import FORMATS, check_file, new_command, spent
-
-if TYPE_CHECKING:
-    from torchmcl_tables.data import Table
+from torchmcl_tables.cli.parts import FORMATS, add_decimal_option, check_file, new_command, spent
 
 
 def add_predict_command(commands: arguments.Commands) -> None:
     """Add the command `predict`."""
     summary = "predict the rows of a new table"
-    predict = new_command(commands, "predict", __doc__, summary, check=_plan, run=_predict)
+    predict = new_command(commands, "predict", __doc__, summary, check=_check, run=_predict)
     predict.add_argument("model", type=Path, help="model folder written by `torchmcl fit`")
     predict.add_argument("table", type=Path, help=f"table with the rows to predict: {FORMATS}")
     predict.add_argument("-o", "--out", type=Path, required=True, help="output file, in any of these formats")
@@ -46,6 +40,7 @@ def add_predict_command(commands: arguments.Commands) -> None:
     predict.add_argument(
         "--keep", type=arguments.names, action=arguments.AddNames, default=[], help="columns to copy to the output"
     )
+    add_decimal_option(predict)
     predict.add_argument("--strict", action="store_true", help="reject unseen categories")
     predict.add_argument(
         "--escape-formulas", action="store_true", help="in CSV and TSV: put an apostrophe before text like =1+1"
@@ -53,32 +48,8 @@ def add_predict_command(commands: arguments.Commands) -> None:
     predict.add_argument("--quiet", action="store_true", help="print no progress bar, notices or summary")
 
 
-@dataclass(frozen=True)
-class PredictPlan:
-    """Validated arguments of `torchmcl predict`.
-
-    Attributes:
-        model: Folder of the model.
-        table: Table with the rows to predict.
-        out: Output file.
-        interval: Coverage of the prediction sets; None for no sets.
-        keep: Columns to copy to the output.
-        strict: Whether to reject unseen categories.
-        escape_formulas: Whether to escape text that spreadsheets would execute.
-        quiet: Whether to suppress the output.
-    """
-
-    model: Path
-    table: "Table"
-    out: Path
-    interval: float | None
-    keep: Sequence[str]
-    strict: bool
-    escape_formulas: bool
-    quiet: bool
-
-
-def _plan(options: argparse.Namespace) -> PredictPlan:
+def _check(options: argparse.Namespace) -> None:
+    """Check the options, and replace the path of the table by the table, without importing torch."""
     from torchmcl_tables.data import read_table, table_format
     from torchmcl_tables.data.table_files import check_writable_columns
     from torchmcl_tables.saved_model import check_model
@@ -90,26 +61,24 @@ def _plan(options: argparse.Namespace) -> PredictPlan:
         raise ValueError(bad_value("torchmcl predict", "--escape-formulas", rule, got, advice))
     check_file(options.out, options.table)
     check_model(options.model)
-    table = read_table(options.table)
-    check_writable_columns(options.out, table, options.keep)
-    names = ("model", "out", "interval", "keep", "strict", "escape_formulas", "quiet")
-    return PredictPlan(table=table, **{name: getattr(options, name) for name in names})
+    options.table = read_table(options.table, options.decimal)
+    check_writable_columns(options.out, options.table, options.keep)
 
 
-def _predict(plan: PredictPlan) -> None:
+def _predict(options: argparse.Namespace) -> None:
     from torchmcl_tables.data import write_table
     from torchmcl_tables.data.table_files import escape_formulas
     from torchmcl_tables.model import load_table_model
 
-    model = load_table_model(plan.model, records=False)
+    model = load_table_model(options.model, records=False)
     predictions = model.predict(
-        plan.table,
-        interval=plan.interval,
-        keep=plan.keep,
-        strict=plan.strict,
-        notify=None if plan.quiet else lambda notice: arguments.say(notice, error=True),
-        progress=not plan.quiet and sys.stderr.isatty(),
+        options.table,
+        interval=options.interval,
+        keep=options.keep,
+        strict=options.strict,
+        notify=None if options.quiet else lambda notice: arguments.say(notice, error=True),
+        progress=not options.quiet and sys.stderr.isatty(),
     )
-    write_table(plan.out, escape_formulas(predictions) if plan.escape_formulas else predictions)
-    if not plan.quiet:
-        arguments.say(f"Predictions for {len(plan.table):,} rows: {plan.out}   {spent()}")
+    write_table(options.out, escape_formulas(predictions) if options.escape_formulas else predictions)
+    if not options.quiet:
+        arguments.say(f"Predictions for {len(options.table):,} rows: {options.out}   {spent()}")

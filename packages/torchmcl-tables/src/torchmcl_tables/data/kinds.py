@@ -49,6 +49,8 @@ _NEARLY_ALL = 0.9
 _IDENTIFIER = re.compile(r"(?i:(?:.*[_\s.-])?(?:ids?|uuid|guid|identifier))|.*[a-z]I[Dd]")
 # Codes of missing values consist of nines. They are only detected among at least this many other distinct values.
 _CODE, _FEWEST_OTHERS = re.compile(r"-?999+(?:\.9+)?|-?99\.9+"), 3
+# Years of two digits are of the last and of this century if they are further apart.
+_LIFETIME = 70
 # If less than half of the sampled cells are numbers, the column is not numeric.
 _HALF = 0.5
 
@@ -63,7 +65,7 @@ class Kinds:
 
     def __init__(self, chosen: dict[str, str], *, missing_codes: bool = False) -> None:
         self.chosen = chosen
-        self.unclear: dict[str, str] = {}  # the first cell of columns in which the day may be the month
+        self.unclear: dict[str, str] = {}  # the first cell of columns with ambiguous days or years
         self.missing_codes = missing_codes
 
     def column(self, cells: Cells) -> Column | DroppedColumn | Problem:
@@ -90,7 +92,8 @@ class Kinds:
 
     def dropped(self, cells: Cells, reason: str, option: str = "") -> DroppedColumn:
         """Return a dropped column; if it contains dates, these can still order the rows."""
-        return DroppedColumn(cells.name, reason, option, None if cells.unusable else self.date(cells))
+        dates = None if cells.unusable else self.date(cells)
+        return DroppedColumn(cells.name, reason, option, None if cells.name in self.unclear else dates)
 
     def _by_cells(self, cells: Cells) -> Column:
         """Decide the kind of a column from its cells alone."""
@@ -150,6 +153,8 @@ class Kinds:
             elif not cells.dates(other, cells.zone)[0].equals(dates):
                 self.unclear[cells.name] = str(cells.sample[0])
         values = date_parts(dates.drop_nulls(), PARTS)
+        if best.endswith("%y") and len(values) and np.ptp(values[:, 0]) > _LIFETIME:
+            self.unclear[cells.name] = str(cells.sample[0])
         parts = tuple(part for part, column in zip(PARTS, values.T, strict=True) if len(column) and np.ptp(column) > 0)
         return DateColumn(cells.name, bool(dates.null_count()), parts or PARTS[-1:], best, fewest, cells.zone)
 
@@ -291,12 +296,12 @@ def _classes(table: Table, cells: Cells, kinds: Kinds, subject: str) -> tuple[Ta
 
 def _problems_of_numbers(table: Table, cells: Cells, column: NumberColumn, kinds: Kinds, subject: str) -> list[Problem]:
     series = cells.series
-    if column.not_numbers > (1 - _NEARLY_ALL) * cells.n_present:
+    dates = kinds.date(cells) is not None and cells.name not in kinds.chosen
+    if dates or column.not_numbers > (1 - _NEARLY_ALL) * cells.n_present:
         _, failed = cells.numbers(column.unit)
         row = failed.arg_max()
         more = f" and {column.not_numbers - 1:,} other cells that are not numbers" if column.not_numbers > 1 else ""
         got = f"{str(series[row])[:40]!r} in row {row + 1}{more}"
-        dates = kinds.date(cells) is not None
         advice = (
             "Dates cannot be predicted. Choose another target."
             if dates
@@ -471,7 +476,8 @@ def infer_schema(
         problems.append(_nothing_to_learn_from(table, [column for column in dropped if column.name not in drop]))
     raise_problems("infer_schema", table.name, problems)
     suspicious = find_suspicions(table, columns, target_columns, frozenset(keep))
-    return TableSchema(columns, target_columns, dropped, suspicious, (*table.notes, *filter(None, [note])), decimal)
+    notes = (*table.notes, *filter(None, [note]))
+    return TableSchema(columns, target_columns, dropped, suspicious, notes, decimal, table.separator)
 
 
 def _target_columns(
@@ -550,9 +556,9 @@ def _looks_like_dates(cells: Cells) -> bool:
 
 
 def unclear_dates(table: Table, name: str, cell: str) -> Problem:
-    """Return the problem of dates in which the day may be the month."""
+    """Return the problem of dates in which the day may be the month, or a year 68 both 1968 and 2068."""
     advice = "Write dates as 2024-12-31."
-    return Problem(f"{table.name}, column {name!r}", "distinguish days from months", short(cell), advice)
+    return Problem(f"{table.name}, column {name!r}", "contain unambiguous dates", short(cell), advice)
 
 
 def _nothing_to_learn_from(table: Table, dropped: Sequence[DroppedColumn]) -> Problem:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from torchmcl.errors import bad_value, number_text
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
-from torchmcl_tables.data.kinds import Kinds
-from torchmcl_tables.data.table import Table, TableSchema
+from torchmcl_tables.data.kinds import Kinds, unclear_dates
+from torchmcl_tables.data.table import Table, TableSchema, raise_problems
 from torchmcl_tables.data.values import moment_text, texts_of
 
 #: Methods of selecting test rows, the values of `--split`.
@@ -126,6 +126,7 @@ def times_of(table: Table, name: str, schema: TableSchema) -> NDArray[np.float64
     if column is None:
         kinds, cells = Kinds({}), table.cells(name)
         column = kinds.date(cells, chosen=True) or kinds.number(cells)
+        raise_problems("times_of", table.name, [unclear_dates(table, name, cell) for cell in kinds.unclear.values()])
     return table.reading(column).values[:, -1]
 
 

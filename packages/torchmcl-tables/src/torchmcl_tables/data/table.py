@@ -125,22 +125,25 @@ class Table:
         """Return the cells of a column."""
         return Cells(self.frame.get_column(name), self.decide_decimal(self.columns)[0] or ".")
 
-    def decide_decimal(self, names: Iterable[str], usual: str = "", *, chosen: bool = False) -> tuple[str, str]:
+    def decide_decimal(
+        self, names: Iterable[str], usual: str = "", separator: str = "", *, chosen: bool = False
+    ) -> tuple[str, str]:
         """Decide on the decimal separator of the whole table; return it, empty if no number has one, and a note on it.
 
         Args:
             names: Columns that are read; other columns have no influence.
             usual: Decimal separator of the training table; empty if it is not known.
+            separator: Separator of the fields of the training table; empty if it is not known.
             chosen: Whether the user chose `usual`, so that other numbers are text.
 
         Raises:
             TableError: If the columns contradict each other, or allow two readings.
         """
         if not self._decimal:
-            self._decimal.extend((usual, "") if chosen else self._found_decimal(names, usual))
+            self._decimal.extend((usual, "") if chosen else self._found_decimal(names, usual, separator))
         return self._decimal[0], self._decimal[1]
 
-    def _found_decimal(self, names: Iterable[str], usual: str) -> tuple[str, str]:
+    def _found_decimal(self, names: Iterable[str], usual: str, separator: str) -> tuple[str, str]:
         cells: dict[str, str] = {}
         for name in names:
             if name in self.frame.columns and self.frame.schema[name] == pl.String:
@@ -152,10 +155,12 @@ class Table:
             rule = "have one decimal separator in all columns"
             got = " and ".join(cells.values()) + ", unlike the training table" * (len(cells) == 1)
             raise_problems("read_table", self.name, [Problem(self.name, rule, got, f"Change the cells, or {option}")])
-        if cells or usual or not unclear:
+        # Another program may have written this table if its fields are separated otherwise.
+        is_alike = usual and (separator in ("", self.separator) or (usual, self.separator) == (".", ","))
+        if cells or is_alike or not unclear:
             mark = "".join(cells) or usual
             return mark, f"numbers have decimal commas, such as {cells[',']}" if mark == "," and cells else ""
-        if self.separator != ",":
+        if usual or self.separator != ",":
             rule = "distinguish decimal separators from thousands separators"
             raise_problems("read_table", self.name, [Problem(self.name, rule, unclear, option[0].upper() + option[1:])])
         words = "thousands" if "," in unclear.partition(" in column ")[0] else "decimals"
@@ -320,6 +325,7 @@ class TableSchema:
         suspicious: Columns that the model reads but that may be unsuitable for training.
         notes: Decisions made while reading the file.
         decimal: Decimal separator; empty if no number of the training table has one.
+        separator: Separator of the fields of the training table; empty if it is not known.
     """
 
     columns: tuple[Column, ...]
@@ -328,6 +334,7 @@ class TableSchema:
     suspicious: tuple[Suspicion, ...] = ()
     notes: tuple[str, ...] = ()
     decimal: str = ""
+    separator: str = ""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -387,7 +394,7 @@ class TableSchema:
     def decide_decimal(self, table: Table) -> None:
         """Decide on the decimal separator of a table, which must agree with the training table; see `Table`."""
         numbers = (column for column in (*self.columns, *self.target_columns) if isinstance(column, NumberColumn))
-        table.decide_decimal((column.name for column in numbers), self.decimal)
+        table.decide_decimal((column.name for column in numbers), self.decimal, self.separator)
 
     def encode(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Encode values as inputs of a model, [rows, inputs]: numbers (NaN if missing) and category indicators.

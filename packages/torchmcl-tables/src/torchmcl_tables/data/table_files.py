@@ -398,13 +398,16 @@ def _raw(name: str, content: bytes, separators: tuple[str, ...]) -> tuple[Any, s
 
 
 def _separator(content: bytes, marks: tuple[str, ...]) -> str:
-    """Return the separator that splits the header into the most columns, and the first row into the same number."""
+    """Return the separator that splits the header into the most columns, and the first row into the same number.
+
+    If there are several, commas are decimal separators.
+    """
     file = BytesIO(content)
     lines = [_record(file), _record(file)]
     header, row = ([_n_fields(line, mark) for mark in marks] for line in lines)
     fits = [width if not lines[1] or width == there else 0 for width, there in zip(header, row, strict=True)]
     widths = fits if max(fits) > 1 else header
-    return marks[widths.index(max(widths))]
+    return marks[0] if max(widths) == 1 else marks[-1 - widths[::-1].index(max(widths))]
 
 
 def _record(file: BytesIO) -> str:

@@ -88,7 +88,7 @@ def read_numbers(series: Any, unit: str = "", decimal: str = ".") -> tuple[Any, 
     if series.dtype == pl.Boolean or series.dtype.is_numeric():
         values = series.cast(pl.Float64).fill_nan(None)
         failed = too_large(values)
-        if unit == "%":  # 0.45 without a percent sign may mean 45 %
+        if not _may_be_omitted(unit):  # 0.45 without a percent sign may mean 45 %
             failed = (values != 0).fill_null(False)
         return (values.set(failed, None) if failed.any() else values), failed
     if series.dtype != pl.String:
@@ -106,6 +106,11 @@ def read_numbers(series: Any, unit: str = "", decimal: str = ".") -> tuple[Any, 
     return (values.set(infinite, None), failed | infinite) if infinite.any() else (values, failed)
 
 
+def _may_be_omitted(unit: str) -> bool:
+    """Return whether numbers without the unit have it too; 950 among 1.2k is another unit."""
+    return not unit or bool(_CURRENCIES.fullmatch(unit))
+
+
 def too_large(values: Any) -> Any:
     """Return a mask of numbers that are infinite or too large for training."""
     return (values.abs() > _LARGEST).fill_null(False)
@@ -117,9 +122,9 @@ def _parsed(texts: Any, unit: str, decimal: str) -> Any:
     with_unit = texts
     if unit:
         texts = texts.str.replace(unit, "", literal=True)
-    if unit == "%":
-        unsigned = ~with_unit.str.contains("%|^\\s*[+-]?0+(?:[.,]0*)?\\s*$").fill_null(False)
-        texts = texts.set(unsigned, None)
+    if not _may_be_omitted(unit):
+        has_unit = with_unit.str.contains(rf"{re.escape(unit)}|^\s*[+-]?0+(?:[.,]0*)?\s*$").fill_null(False)
+        texts = texts.set(~has_unit, None)
     texts = texts.str.replace(r"^\s*\((.+)\)\s*$", "-${1}").str.replace_all(r"^\s+|\s+$", "")
     texts = texts.str.replace(r"^([+-])\s+", "${1}")
     mark = re.escape(decimal)
@@ -132,8 +137,8 @@ def _parsed(texts: Any, unit: str, decimal: str) -> Any:
 def decimal_evidence(series: Any) -> dict[str, str]:
     """Return a cell that requires a decimal point, by ".", one that requires a decimal comma, and by "" any other one.
 
-    The last may have either: 1.234 is a little more than one, or more than a thousand. Amounts of money do not have
-    three decimals. A column of text or dates has no such cells.
+    The last may have either: 1.234 is a little more than one, or more than a thousand. Amounts of money have no points
+    before three decimals. A column of text or dates has no such cells.
 
     Example:
         >>> decimal_evidence(pl.Series(["2.50", "1.234", "7"])), decimal_evidence(pl.Series(["1.234,5", "1.234.567"]))
@@ -156,8 +161,8 @@ def decimal_evidence(series: Any) -> dict[str, str]:
         cells = {mark: part[mask.arg_max()] for mark, mask in masks.items() if mask.any()}
         if only_points and "." in cells:  # the usual case: no other cell can require a comma
             break
-    if _CURRENCIES.fullmatch(unit) and list(cells) == [""]:
-        return {"," if "." in cells[""] else ".": cells[""]}
+    if _CURRENCIES.fullmatch(unit) and "." in cells.get("", "") and len(cells) == 1:
+        return {",": cells[""]}
     return cells
 
 

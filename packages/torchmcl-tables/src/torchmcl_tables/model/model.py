@@ -75,7 +75,8 @@ class Answering(ABC):
             interval: Coverage of the prediction sets; None for no sets.
             keep: Columns of the table that are copied in front of the predictions.
             strict: Whether to reject unseen categories; by default they are encoded as none of the known categories.
-            notify: Function that is called with a notice about each column with accepted cells that do not fit.
+            notify: Function that is called with a notice about each decision on the file, and about each column with
+                accepted cells that do not fit.
             progress: Whether to show a progress bar.
 
         Raises:
@@ -85,9 +86,10 @@ class Answering(ABC):
             checks.check_interval("predict", "--interval", interval, "(0, 1)", "0.9 is for 90 % sets.")
         kept = [table.series(name, "--keep") for name in keep]
         parts, unfit = [], Unfit()
+        self.schema.decide_decimal(table)
         with Progress(len(table), "Predicting", show=progress, unit="row") as bar:
             for low in range(0, len(table), _ROWS_AT_ONCE):
-                part = replace(table, frame=table.frame.slice(low, _ROWS_AT_ONCE))
+                part = table.take(slice(low, low + _ROWS_AT_ONCE))
                 values = self.schema.values(part, strict=strict, unfit=unfit, first_row=low)
                 pieces = [values[start : start + _ROWS_IN_CACHE] for start in range(0, len(values), _ROWS_IN_CACHE)]
 
@@ -98,7 +100,7 @@ class Answering(ABC):
 
                 parts += placement.in_threads(predicted, pieces, self._n_threads())
         if notify is not None:
-            for notice in unfit.notices():
+            for notice in filter(None, (*table.notes, table.decide_decimal(())[1], *unfit.notices())):
                 notify(notice)
         predictions = pl.concat(parts)
         if notify is not None and interval is not None:
