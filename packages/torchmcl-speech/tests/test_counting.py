@@ -127,6 +127,7 @@ def test_calibrating_keeps_the_weights_and_lowers_the_loss(tmp_path):
     network, notes = load_model(model)
     assert notes["score_temperature"] == found["temperature"]
     assert found["log_loss"] <= found["log_loss_before"]
+    assert calibrate_counts(model, data, limit=4, progress=False)["log_loss_before"] == found["log_loss"]
     assert found["mixtures"] == 4
     assert all(torch.equal(weight, before[name]) for name, weight in network.state_dict().items())
     assert sorted(len(record["speakers"]) for record in records) == [1, 1, 2, 2]  # as many of each number

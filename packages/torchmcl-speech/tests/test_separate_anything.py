@@ -108,9 +108,12 @@ def test_only_files_of_the_same_recording_are_replaced_unless_it_is_asked_for(tm
     assert main(command) == 2
     assert "Use another folder, or replace the files with" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.glob("talk-*")} == before
-    command[2] = str(tmp_path / "talk.wav")
-    assert main([*command, "--voices", "1"]) == 0  # the other voices of the earlier run are deleted
-    assert sorted(path.name for path in tmp_path.glob("talk-*")) == ["talk-1.wav", "talk-mixture.wav"]
+    for recording, options in (("another/talk.wav", ["--overwrite"]), ("talk.wav", [])):
+        command[2] = str(tmp_path / "talk.wav")
+        assert main([*command, "--voices", "3", "--overwrite"]) == 0
+        command[2] = str(tmp_path / recording)
+        assert main([*command, *options, "--voices", "1"]) == 0  # the other voices of the earlier run are deleted
+        assert sorted(path.name for path in tmp_path.glob("talk-*")) == ["talk-1.wav", "talk-mixture.wav"]
 
 
 def test_one_voice_alone_is_found_in_one_output_of_the_shipped_separator(tmp_path):

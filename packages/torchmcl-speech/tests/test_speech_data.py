@@ -80,6 +80,17 @@ def test_a_mixed_folder_is_read_back_as_wsj0_mix(wsj0):
         assert len(set(dataset.speakers(index))) == 2
 
 
+def test_speakers_are_the_folders_of_the_recordings_and_older_mixtures_are_not_joined(tmp_path):
+    for speaker in sorted(recordings(tmp_path / "flat", n_speakers=2, n_utterances=2, n_samples=2000).iterdir()):
+        shutil.copytree(speaker, tmp_path / "in" / "tr" / f"ann_{speaker.name}-x" / "day_1")
+    write_mixtures(tmp_path / "in", tmp_path / "out", plan := MixPlan(counts={"tr": 4}))
+    mixtures = wsj0_mixtures(tmp_path / "out", "tr", 2)
+    assert {track.speaker for mixture in mixtures for track in mixture.tracks} == {"ann_speaker0-x", "ann_speaker1-x"}
+    assert all("speaker0" in mixture.name and "speaker1" in mixture.name for mixture in mixtures)
+    with pytest.raises(ValueError, match=r"`out` must contain no mixtures, got .* Remove this folder"):
+        write_mixtures(tmp_path / "in", tmp_path / "out", plan)
+
+
 def test_mixing_is_decided_by_its_seed(speakers, tmp_path):
     plan = MixPlan(n_speakers=3, counts={"tr": 2})
     for name in ("a", "b"):
@@ -203,6 +214,8 @@ def test_a_pack_is_lossless_and_smaller(speakers, tmp_path):
     for name in pack.names:
         assert np.array_equal(again.read(name), pack.read(name))
         assert np.array_equal(pack.read(name), read_audio(speakers / name))
+    soundfile.write(tmp_path / "loud.wav", loud := np.array([0.5, -2.0]), 8000, subtype="FLOAT")
+    np.testing.assert_array_equal(AudioPack.from_folder(tmp_path, ["loud.wav"]).read("loud.wav"), loud / 2)
     assert size < (0.5 if SHARED.is_dir() else 0.95) * pack.n_bytes
 
 

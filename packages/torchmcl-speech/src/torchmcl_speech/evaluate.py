@@ -187,7 +187,7 @@ def calibrate_counts(
         "mixtures": len(records),
         "temperature": temperature,
         "accuracy": float((predicted == true).double().mean()),
-        "log_loss_before": float(count_log_loss(logits, true)),
+        "log_loss_before": float(count_log_loss(logits / score_temperature(notes), true)),
         "log_loss": float(count_log_loss(logits / temperature, true)),
     }
 

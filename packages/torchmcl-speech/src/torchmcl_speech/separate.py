@@ -127,7 +127,7 @@ def separate_recording(
         likely = separation.n_outputs if speakers is None else speakers.index(max(speakers))
         order = scores.argsort(descending=True, stable=True).tolist()[: likely if n_voices is None else n_voices]
         files, gain = tracks.write(names, order, separation.info)
-    for name in _written_before(out, path) - {*files, RECORD_FILE, PAGE_FILE}:
+    for name in {*_written_before(out, path), *names} - {*files, RECORD_FILE, PAGE_FILE}:
         (out / name).unlink(missing_ok=True)
     result = separation.facts() | {
         "model": str(model),

@@ -155,9 +155,13 @@ def write_mixtures(
 
     Raises:
         BadAudio: If a recording is unusable, or a part has too few speakers or recordings.
+        ValueError: If the output folder contains mixtures of this sample rate.
     """
     root = Path(recordings)
     base = Path(out) / f"wav{plan.sample_rate // 1000}k" / "min"
+    if base.exists():  # speakers for testing may be among the speakers of earlier training mixtures
+        advice = "Remove this folder, or give another one."
+        raise ValueError(bad_value("write_mixtures", "out", "contain no mixtures", repr(str(base)), advice))
     n_written = {}
     bad: list[str] = []
     parts = _parts(root, plan)
@@ -263,12 +267,12 @@ def _sources(chosen: list[Path], gains: list[float], sample_rate: int) -> Sample
 def _write_one(
     folder: Path, chosen: list[Path], gains: list[float], sources: Samples, sample_rate: int, root: Path
 ) -> list[object]:
-    utterances = [f"{path.parent.name}-{path.stem}".replace("_", "-") for path in chosen]
+    places = [path.relative_to(root).as_posix() for path in chosen]
+    utterances = ["-".join(Path(place).with_suffix("").parts).replace("_", "-") for place in places]
     name = "_".join(f"{u}_{_GAIN.format(g)}" for u, g in zip(utterances, gains, strict=True))
     for index, source in enumerate(sources, start=1):
         write_audio(folder / f"s{index}" / f"{name}.wav", source, sample_rate)
     write_audio(folder / "mix" / f"{name}.wav", sources.sum(axis=0), sample_rate)
-    places = [path.relative_to(root).as_posix() for path in chosen]
     return [name, sources.shape[-1], *(x for pair in zip(places, gains, strict=True) for x in pair)]
 
 

@@ -87,8 +87,9 @@ def librimix_mixtures(table: Path | str, n_speakers: int) -> list[Mixture]:
 def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str = "wav8k/min") -> list[Mixture]:
     """List the mixtures of a WSJ0-mix folder, `wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}/<name>.wav`.
 
-    Speakers are read from the names, `<utterance>_<gain>_<utterance>_<gain>.wav`: the part before the first hyphen of
-    an utterance or, without a hyphen, its first three letters, as in WSJ0.
+    Speakers are read from the table `mixtures.csv` of `torchmcl data mix`. Without it, they are read from the names,
+    `<utterance>_<gain>_<utterance>_<gain>.wav`: the part before the first hyphen of an utterance or, without a hyphen,
+    its first three letters, as in WSJ0.
 
     Raises:
         BadAudio: If a folder is missing, or a file of a mixture or of one of its sources.
@@ -113,10 +114,11 @@ def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str =
             where = f"only in {place}" if one_sided[0] in sources else f"missing in {place}"
             counts = f"{len(names)} files in mix and {len(sources)} in {place}"
             raise BadAudio(f"{here}: has {counts}; {one_sided[0]} is {where}. Copy the folder again.")
+    listed = _listed_speakers(here / "mixtures.csv", n_speakers)
     mixtures = []
     for name in names:
         files = [(base / place / name).as_posix() for place in places]
-        speakers = _speakers_in(name, n_speakers)
+        speakers = listed.get(Path(name).stem) or _speakers_in(name, n_speakers)
         tracks = tuple(Track(file, 0.0, speaker) for file, speaker in zip(files[1:], speakers, strict=True))
         mixtures.append(Mixture(Path(name).stem, tracks, None, files[0]))
     return mixtures
@@ -128,6 +130,14 @@ def random_gains(random: np.random.Generator, n_speakers: int, spread_db: float 
         gain = float(random.uniform(-spread_db, spread_db))
         return [gain, -gain]
     return [float(gain) for gain in random.uniform(-spread_db, spread_db, n_speakers)]
+
+
+def _listed_speakers(table: Path, n_speakers: int) -> dict[str, list[str]]:
+    """Return the speakers of each mixture of a table of `torchmcl data mix`; empty without the table."""
+    columns = _columns(n_speakers, "s{}_path")
+    rows = _rows(table, ["mixture_ID", *columns]) if table.is_file() else ()
+    paths = {row["mixture_ID"]: [Path(row[column]).parts for column in columns] for row in rows}
+    return {name: [parts[parts[0] in PARTS] for parts in tracks] for name, tracks in paths.items()}
 
 
 def _speakers_in(name: str, n_speakers: int) -> list[str]:

@@ -156,7 +156,7 @@ class AudioPack:
         skip_bad: bool = False,
         progress: bool = False,
     ) -> "AudioPack":
-        """Pack the recordings below a folder, all of them by default.
+        """Pack the recordings below a folder, all of them by default; recordings above full scale are attenuated to it.
 
         Raises:
             BadAudio: For the first unusable recording, unless `skip_bad` is True and a warning counts them.
@@ -171,6 +171,7 @@ class AudioPack:
             for name in names:
                 try:
                     samples = folder.read(name)
+                    samples = samples / max(float(np.abs(samples).max()), 1.0)  # rather than clipping it
                     utterances[name] = np.clip(np.round(samples * 32768), -32768, 32767).astype(np.int16)
                 except BadAudio as error:
                     if not skip_bad:
