@@ -270,7 +270,7 @@ class Forecaster(io.Shareable, BaseEstimator):
             forecaster, fitted = cls(**content["parameters"]), content["fitted"]
             _check_parameters(forecaster.get_params(deep=False), fitted["horizon_"])
             check_columns("Forecaster", forecaster._columns())
-            vars(forecaster).update(restored(fitted, len(forecaster.known), len(forecaster.past)))
+            forecaster.__dict__.update(restored(fitted, len(forecaster.known), len(forecaster.past)))
             return forecaster
 
         loaded: Forecaster = io.load_model("Forecaster.load", folder, made, kind="Forecaster", codec=CODEC)
