@@ -1,9 +1,10 @@
 """What targets never leave, answers and sets do not leave either."""
 
 import numpy as np
+import pytest
 
 from tables import QUICK, noisy
-from torchmcl_tables import DensityRegressor
+from torchmcl_tables import DensityRegressor, MCLRegressor
 from torchmcl_tables.estimators.calibration import Calibrator
 from torchmcl_tables.estimators.rows import Rows
 from torchmcl_tables.estimators.tables import bounds_of, unbounded, without_crossed
@@ -56,12 +57,14 @@ def test_bounds_that_further_targets_leave_are_given_up():
     np.testing.assert_array_equal(without_crossed(unbounded(2), np.array([[-9.0, 9.0]])), unbounded(2))
 
 
-def test_answers_and_sets_of_counts_are_never_negative():
+@pytest.mark.parametrize("kind", [DensityRegressor, MCLRegressor])
+def test_answers_sets_and_samples_of_counts_are_never_negative(kind):
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(200, 2))
     y = rng.exponential(0.2 + X[:, 0])
-    model = DensityRegressor(**SHORT).fit(X, y)
+    model = kind(**SHORT).fit(X, y)
     far = rng.normal(scale=5, size=(100, 2))
+    assert (model.sample(far, 20, random_state=0) >= 0).all()
     assert (model.predict(far) >= 0).all()
     assert (model.predict_interval(far).hull[0] >= 0).all()
     assert (model.predict_hypotheses(far).values >= 0).all()

@@ -345,7 +345,10 @@ class DensityEstimator(RegressorMixin, TransformerMixin, SavedEstimator):
         return PredictionRegions(predictive.density(X), level)
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> NDArray[Any]:
-        """Draw samples from the density of each row, [rows, samples] or [rows, samples, outputs]."""
+        """Draw samples from the density of each row, [rows, samples] or [rows, samples, outputs].
+
+        Samples respect the bounds of the target, like hypotheses: those below zero of a price become zero.
+        """
         checks.check_positive_int(type(self).__name__, "n_samples", n_samples)
         predictive, X = self._predictive(X)
         generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))

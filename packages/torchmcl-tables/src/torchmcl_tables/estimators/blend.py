@@ -206,10 +206,10 @@ class Blend:
         return self.kernels(X).moved(torch.from_numpy(scaler.scale), torch.from_numpy(scaler.mean)).density()
 
     def sample(self, X: NDArray[Any], n_samples: int, generator: torch.Generator) -> NDArray[np.float64]:
-        """Draw samples in the units of y, [rows, samples, outputs]."""
+        """Draw samples in the units of y, clipped to the bounds, [rows, samples, outputs]."""
         drawn: NDArray[np.float64] = self.density(X).sample((n_samples,), generator).movedim(0, 1).numpy()
         if self.values is None:
-            return drawn
+            return np.clip(drawn, *self.targets.bounds)
         return self.values[np.searchsorted((self.values[1:] + self.values[:-1]) / 2, drawn)]
 
 

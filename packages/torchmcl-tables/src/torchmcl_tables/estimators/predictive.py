@@ -125,8 +125,8 @@ class Predictive:
         return Mixture(density.hypotheses * scale + mean, density.probabilities, density.widths * scale)
 
     def sample(self, X: NDArray[Any], n_samples: int, generator: torch.Generator) -> NDArray[np.float64]:
-        """Draw samples in the units of y, [rows, samples, outputs]."""
-        return self.density(X).sample((n_samples,), generator).movedim(0, 1).numpy()
+        """Draw samples in the units of y, clipped to the bounds, [rows, samples, outputs]."""
+        return np.clip(self.density(X).sample((n_samples,), generator).movedim(0, 1).numpy(), *self.targets.bounds)
 
 
 def outputs_of(
