@@ -159,7 +159,7 @@ class Fleet:
     @property
     def models(self) -> FleetModels:
         """The current models; `fleet.models[i]` is an ordinary module with a copy of the weights."""
-        return FleetModels(self._kept.last)
+        return FleetModels(self._kept.chosen(best=False))
 
     @property
     def best_models(self) -> FleetModels:
@@ -190,7 +190,8 @@ class Fleet:
                 are kept.
             checkpoint: Folder to save to and to resume from, with the options of `Checkpointing`.
             models_at_once: Number of models per chunk; by default derived from memory and cores.
-            after_epoch: Function called with an `EpochInfo` after every epoch of a chunk, for records and figures.
+            after_epoch: Function called with an `EpochInfo` after every epoch of a chunk, for records and figures. Its
+                `stacked` has the current weights; `predict`, `evaluate` and `models` raise an error during `fit`.
             continued: Whether to start from `optimizer_state`, if it is set, and to store the final state there for the
                 next call of `fit`.
             progress: Whether to show a progress bar with the speed and the remaining time; a string is its title.
@@ -249,8 +250,10 @@ class Fleet:
                 chunk.state.optimizer[name].copy_(value[chosen])
             return chunk
 
-        title = progress if isinstance(progress, str) else "fleet"
-        with Progress(n_epochs * self.n_models, title, show=bool(progress), unit="model-epoch") as bar:
+        title, total = progress if isinstance(progress, str) else "fleet", n_epochs * self.n_models
+        self._kept.in_training = True
+        with ExitStack() as stack, Progress(total, title, show=bool(progress), unit="model-epoch") as bar:
+            stack.callback(setattr, self._kept, "in_training", False)
             trained = train_chunks(placement, chunk_of, self._kept.take, saved, bar, after_epoch, moments=continued)
         history = self._gathered(trained, placement, continued=continued)
         history.warn_of_failures()

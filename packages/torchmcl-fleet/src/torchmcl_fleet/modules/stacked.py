@@ -316,6 +316,7 @@ class KeptModels:
 
     def __init__(self, last: StackedModules) -> None:
         self.last = last
+        self.in_training = False  # in training, the current weights are elsewhere
         self._best: StackedModules | None = None
 
     def chosen(self, *, best: bool) -> StackedModules:
@@ -323,7 +324,10 @@ class KeptModels:
 
         Raises:
             ValueError: If there are no best models.
+            RuntimeError: During a training run.
         """
+        if self.in_training:
+            raise RuntimeError("Fleet: the weights are not current during `fit`. Use `info.stacked` in `after_epoch`.")
         if not best:
             return self.last
         if self._best is None:
