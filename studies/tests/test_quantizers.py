@@ -172,7 +172,7 @@ def first_split(samples, **options):
     annealing = DeterministicAnnealing(4, random_state=0, **settings).fit(samples)
     transition = theory.observed_transitions(annealing.trajectory_)[0]
     assert transition.n_before == 1
-    return transition.temperature / theory.first_critical_temperature(samples).item()
+    return transition.temperature / theory.local_critical_temperature(samples).item()
 
 
 @for_each("name", COVARIANCES)

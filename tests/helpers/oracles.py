@@ -474,6 +474,20 @@ def gaussian_rate(distortion, variances):
     return sum(0.5 * math.log2(v / level) for v in variances if v > level)
 
 
+def critical_temperature(weights, means, deviation, n_places):
+    """Bisect the lowest T with E exp((2 (y - m).z - |z|^2) / T) <= 1 on a grid of z, for equal round Gaussians."""
+    means = np.asarray(means) - np.asarray(weights) @ np.asarray(means)
+    axes = [np.linspace(-1, 1, n_places) * 2 * np.abs(means).max()] * means.shape[1]
+    z = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, 1, len(axes))
+    square = (z**2).sum(axis=-1)
+    low, high = 2 * deviation**2, 2 * ((means**2).sum(axis=-1).max() + deviation**2)
+    for _ in range(40):
+        t = (low + high) / 2
+        exponents = (2 * (z * means).sum(axis=-1) - square) / t + 2 * deviation**2 * square / t**2
+        low, high = (t, high) if (np.exp(exponents) @ weights).max() > 1 + 1e-12 else (low, t)
+    return low
+
+
 def n_distinct(hypotheses, tolerance):
     """How many places are kept when each hypothesis within `tolerance` of a kept one is dropped."""
     kept = []

@@ -33,7 +33,7 @@ FUNCTIONS = {
     "oracle_rmse": lambda: metrics.oracle_rmse(MANY, TARGETS),
     "rmse_of_mean": lambda: metrics.rmse_of_mean(MANY, TARGETS),
     "covariance": lambda: theory.covariance(SAMPLES),
-    "first_critical_temperature": lambda: theory.first_critical_temperature(SAMPLES),
+    "local_critical_temperature": lambda: theory.local_critical_temperature(SAMPLES),
     "critical_temperature_of_residuals": lambda: theory.critical_temperature_of_residuals(SAMPLES),
     "next_critical_temperatures": lambda: theory.next_critical_temperatures(SAMPLES, HYPOTHESES, 2.0),
     "soft_barycenters": lambda: theory.soft_barycenters(SAMPLES, WEIGHTS),

@@ -137,14 +137,14 @@ def test_every_cooling_of_the_page_ends_hard(computed, key):
 
 def test_the_critical_temperatures_are_those_of_theory(computed):
     points = samples()
-    got = computed("return play.firstCriticalTemperature(Float64Array.from(given.flat()))", points.tolist())
-    assert got == pytest.approx(theory.first_critical_temperature(points).item(), abs=1e-9)
+    got = computed("return play.localCriticalTemperature(Float64Array.from(given.flat()))", points.tolist())
+    assert got == pytest.approx(theory.local_critical_temperature(points).item(), abs=1e-9)
     pairs = computed(
-        "const p = play.pairs('fork', 400, 1); return [[...p.x], [...p.y], play.criticalTemperatureBound(p)]"
+        "const p = play.pairs('fork', 400, 1); return [[...p.x], [...p.y], play.largestLocalCriticalTemperature(p)]"
     )
     x, y = torch.tensor(pairs[0]), torch.tensor(pairs[1])
     bins = ((x + 1) * 10).long().clamp(0, 19)
-    values = [theory.first_critical_temperature(y[bins == place, None]) for place in range(20) if (bins == place).any()]
+    values = [theory.local_critical_temperature(y[bins == place, None]) for place in range(20) if (bins == place).any()]
     assert pairs[2] == pytest.approx(max(values).item(), abs=1e-5)
 
 
@@ -152,7 +152,7 @@ def test_the_critical_temperatures_are_those_of_theory(computed):
 def test_hypotheses_split_just_below_the_critical_temperature_and_not_above(computed):
     places = computed(
         "return [1.1, 0.9].map((heat) => { const points = play.points('branches', 500, 1);"
-        "const temperature = heat * play.firstCriticalTemperature(points);"
+        "const temperature = heat * play.localCriticalTemperature(points);"
         "const start = play.start('middle', 6, 1, points);"
         "const s = new play.Simulation(points, ['annealed'], start, { temperature }, 1);"
         "for (let t = 0; t < 500; t++) s.advance({ temperature });"
@@ -194,7 +194,7 @@ def test_a_step_in_parts_is_the_same_as_a_whole_one(computed):
 def test_no_run_gets_below_the_floor(computed):
     got = computed(
         "const points = play.points('ring', 300, 1), curve = new play.RateCurve(points, 3.3); curve.advance(1e9);"
-        "const critical = play.firstCriticalTemperature(points), cool = play.cooling('linear', 1.5 * critical, 300);"
+        "const critical = play.localCriticalTemperature(points), cool = play.cooling('linear', 1.5 * critical, 300);"
         "const at = (t) => ({ temperature: cool(t), epsilon: 0.1, n: 2 });"
         "const start = play.start('data', 8, 1, points);"
         "const s = new play.Simulation(points, ['wta', 'relaxed', 'annealed'], start, at(0), 1);"
@@ -267,7 +267,7 @@ def test_the_claim_of_the_last_step_holds(computed):
     """From a start on the data winner-takes-all ends lower on the branches; from a corner it never does."""
     code = (
         "return [1, 2, 3, 4, 5, 6, 7, 8].map((seed) => { const points = play.points('branches', 1000, seed);"
-        "const cool = play.cooling('linear', 1.5 * play.firstCriticalTemperature(points), 300);"
+        "const cool = play.cooling('linear', 1.5 * play.localCriticalTemperature(points), 300);"
         "const at = (t) => ({ temperature: cool(t) }), start = play.start(given, 12, seed, points);"
         "const s = new play.Simulation(points, ['wta', 'annealed'], start, at(0), seed);"
         "for (let t = 1; t <= 380; t++) s.advance(at(t));"

@@ -74,7 +74,7 @@ def test_the_temperature_is_dragged_and_hypotheses_split_below_the_mark(fresh):
     assert 0.4 < state(fresh, "page.state.heat") < 0.8
     assert state(fresh, "page.playing")
     wait_for(fresh, "torchmclPlay.distinctPlaces(page.simulation.panels[0].hypotheses, page.critical / 2) > 1")
-    assert "below the first critical temperature" in dial.get_attribute("aria-valuetext")
+    assert "below the local critical temperature" in dial.get_attribute("aria-valuetext")
 
 
 def test_points_are_drawn_by_pointer_and_by_keys_and_links_keep_them(fresh, page):

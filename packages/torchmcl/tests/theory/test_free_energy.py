@@ -112,7 +112,7 @@ def test_hessian_is_that_of_automatic_differentiation(temperature):
 def test_smallest_eigenvalue_changes_sign_at_the_first_critical_temperature():
     samples = torch.randn(5, 40, 3, dtype=torch.float64)
     merged = samples.mean(dim=-2, keepdim=True).expand(-1, 4, -1)
-    critical = theory.first_critical_temperature(samples)[:, None, None]
+    critical = theory.local_critical_temperature(samples)[:, None, None]
     for factor in (1.01, 1.0, 0.99):
         lowest = torch.linalg.eigvalsh(theory.free_energy_hessian(samples, merged, factor * critical))[:, 0]
         torch.testing.assert_close(lowest, torch.full((5,), 2 / 4 * (1 - 1 / factor), dtype=torch.float64))

@@ -68,9 +68,9 @@ def test_curvature_without_samples_is_0_and_at_an_infinite_temperature_that_of_t
 def test_critical_temperatures_at_the_ends(temperature):
     samples = torch.randn(6, 2)
     assert theory.next_critical_temperatures(samples, torch.randn(3, 2), temperature).isfinite().all()
-    for name in ("first_critical_temperature", "critical_temperature_of_residuals", "max_distortion"):
+    for name in ("local_critical_temperature", "critical_temperature_of_residuals", "max_distortion"):
         assert getattr(theory, name)(samples, torch.zeros(6, dtype=torch.bool)) == 0
-    assert theory.first_critical_temperature(samples[:1]) == 0
+    assert theory.local_critical_temperature(samples[:1]) == 0
     assert theory.thermal_tolerance(temperature) == temperature
 
 

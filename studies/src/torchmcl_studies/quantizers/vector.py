@@ -20,8 +20,8 @@ from torchmcl.errors import bad_value
 from torchmcl.theory import (
     Trajectory,
     boltzmann_weights,
-    first_critical_temperature,
     lloyd,
+    local_critical_temperature,
     max_distortion,
     soft_barycenters,
 )
@@ -166,7 +166,7 @@ class DeterministicAnnealing(Quantizer):
 
     Args:
         n_hypotheses: Number of points.
-        hottest: First temperature, relative to the first critical temperature of the samples.
+        hottest: First temperature, relative to the local critical temperature of the samples.
         coldest: Last temperature before 0, relative to the same. By default 0.1 n^(-2 / dim): a tenth of the squared
             distance at which n points distinguish samples.
         decay: Ratio of each temperature to the previous one, in (0, 1).
@@ -236,7 +236,7 @@ class DeterministicAnnealing(Quantizer):
         check_interval(owner, "decay", self.decay, "(0, 1)")
         coldest = 0.1 * self.n_hypotheses ** (-2 / samples.shape[1]) if self.coldest is None else self.coldest
         check_positive(owner, "coldest", coldest, "The last stage is T = 0 in any case.")
-        critical = float(first_critical_temperature(samples))
+        critical = float(local_critical_temperature(samples))
         if critical <= torch.finfo(samples.dtype).tiny:
             return []
         n_steps = max(0, math.ceil(math.log(self.hottest / coldest) / -math.log(self.decay)))

@@ -72,7 +72,7 @@ def conditional_covariance(inputs: Tensor) -> Tensor:
         0.464
 
     Reference:
-        C(x) below Eq. (13); twice its largest eigenvalue is the first critical temperature at x.
+        C(x) below Eq. (13); twice its largest eigenvalue is the local critical temperature at x.
     """
     centers = torch.tensor(CENTERS, dtype=inputs.dtype, device=inputs.device)
     spread = torch.cov(centers.mT, correction=0)

@@ -7,7 +7,7 @@ import torch
 
 from torchmcl import io
 from torchmcl.app import animation, report
-from torchmcl.theory import first_critical_temperature
+from torchmcl.theory import local_critical_temperature
 
 __all__ = ["demo_film", "demo_summary", "write_demo_report"]
 
@@ -72,9 +72,9 @@ Gaussians (green). Annealing starts with all hypotheses together, and they split
         report.image(
             _curves(records),
             "Temperature and distortion during training",
-            "Left: the temperature of annealed MCL; the dashed line is the first critical temperature, twice the "
-            "largest variance of the data, at which the hypotheses split in theory. Right: distortion of every seed; "
-            "the dotted line is k-means.",
+            "Left: the temperature of annealed MCL; the dashed line is the local critical temperature, twice the "
+            "largest variance of the data, below which merged hypotheses split in theory. Right: distortion of every "
+            "seed; the dotted line is k-means.",
         )
     }
 {_conditional(records["conditional"])}
@@ -163,9 +163,9 @@ def _curves(records: dict[str, Any]) -> Any:
         for number, curve in enumerate(method["curves"]):
             label = method["label"] if number == 0 else None
             right.plot(epochs, curve, color=color, lw=1.2, alpha=0.75, label=label)
-    critical = float(first_critical_temperature(torch.tensor(records["points"])))
+    critical = float(local_critical_temperature(torch.tensor(records["points"])))
     left.axhline(critical, color=report.SOFT, ls="--", lw=1)
-    left.text(epochs[-1], critical * 1.15, "first critical temperature", ha="right", fontsize=10, color=report.SOFT)
+    left.text(epochs[-1], critical * 1.15, "local critical temperature", ha="right", fontsize=10, color=report.SOFT)
     left.set(xlabel="epoch", ylabel="temperature", yscale="log", xlim=(0, epochs[-1]), title="Cooling")
     right.axhline(records["kmeans"]["distortion"], color=report.INK, ls=":", lw=1.5, label="k-means, best restart")
     right.set(xlabel="epoch", ylabel="distortion", yscale="log", xlim=(0, epochs[-1]), title="Distortion")

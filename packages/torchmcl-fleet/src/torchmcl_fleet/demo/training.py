@@ -51,7 +51,7 @@ class DemoSettings:
     n_held_out: int = 10_000
     n_restarts: int = 50
     n_frames: int = 60
-    # From above the first critical temperature, 2 lambda_max = 0.46, to far below the variance of a Voronoi cell.
+    # From above both critical temperatures, 0.50 and 2 lambda_max = 0.46, to far below the variance of a Voronoi cell.
     start_temperature: float = 0.6
     end_temperature: float = 5e-5
     cooled_share: float = 0.85

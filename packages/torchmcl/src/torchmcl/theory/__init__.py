@@ -4,11 +4,13 @@ Free energy and critical temperatures (statistical physics), and rate-distortion
 """
 
 from torchmcl.theory.critical import (
+    CriticalTemperature,
     Trajectory,
     Transition,
     covariance,
+    critical_temperature,
     critical_temperature_of_residuals,
-    first_critical_temperature,
+    local_critical_temperature,
     n_distinct,
     next_critical_temperatures,
     observed_transitions,
@@ -38,6 +40,7 @@ from torchmcl.theory.rate_distortion import (
 )
 
 __all__ = [
+    "CriticalTemperature",
     "RatePoints",
     "Trajectory",
     "Transition",
@@ -46,15 +49,16 @@ __all__ = [
     "boltzmann_weights",
     "covariance",
     "covariance_blocks",
+    "critical_temperature",
     "critical_temperature_of_residuals",
     "differential_entropy",
-    "first_critical_temperature",
     "free_energy",
     "free_energy_hessian",
     "gaussian_distortion",
     "gaussian_rate",
     "hypothesis_masses",
     "lloyd",
+    "local_critical_temperature",
     "max_distortion",
     "mutual_information",
     "n_distinct",

@@ -195,11 +195,9 @@ def hypothesis_masses(weights: Tensor, mask: Tensor | None = None) -> Tensor:
         (10), and gamma_k of Proposition 2 (iii).
     """
     _check_weights("hypothesis_masses", weights)
-    if mask is None:
-        return weights.mean(dim=-2)
-    check_mask("hypothesis_masses", mask, weights.shape[:-1])
-    real = mask.expand(weights.shape[:-1]).unsqueeze(-1)
-    return weights.masked_fill(~real, 0).sum(dim=-2) / real.sum(dim=-2).clamp_min(1)
+    if mask is not None:
+        check_mask("hypothesis_masses", mask, weights.shape[:-1])
+    return _average("hypothesis_masses", weights.mT, None if mask is None else mask.unsqueeze(-2), 1)
 
 
 @full_precision
@@ -321,8 +319,7 @@ def free_energy_hessian(
     weights = boltzmann_weights(pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples), temperature, mask)
     samples = samples if mask is None else samples.where(mask.unsqueeze(-1), 0)  # padding may contain anything
     t = torch.as_tensor(temperature, dtype=weights.dtype, device=weights.device)
-    while t.ndim < 2:
-        t = t.unsqueeze(-1)
+    t = t.reshape(*t.shape, *(1,) * (2 - t.ndim))
     n_hypotheses, dim = hypotheses.shape[-2:]
     masses = hypothesis_masses(weights, mask)
     identity = torch.eye(dim, dtype=weights.dtype, device=weights.device)
@@ -330,9 +327,7 @@ def free_energy_hessian(
     blocks = 2 * masses[..., None, None] * blocks  # [..., hypotheses, dim, dim]
     pulls = weights.unsqueeze(-1) * (hypotheses.unsqueeze(-3) - samples.unsqueeze(-2))
     pulls = pulls.flatten(-2)  # [..., samples, hypotheses * dim]
-    n_real = (
-        samples.shape[-2] if mask is None else mask.expand(weights.shape[:-1]).sum(dim=-1)[..., None, None].clamp_min(1)
-    )
+    n_real = weights.sum(dim=(-2, -1), keepdim=True).clamp_min(1)  # the weights of a valid sample sum to 1
     hessian = 4 / t * (pulls.mT @ pulls) / n_real
     diagonal = torch.eye(n_hypotheses, dtype=weights.dtype, device=weights.device)[:, None, :, None]
     return hessian + (diagonal * blocks.unsqueeze(-2)).flatten(-2).flatten(-3, -2)

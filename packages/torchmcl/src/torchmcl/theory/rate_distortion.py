@@ -22,7 +22,7 @@ from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
 from torchmcl.dispatch import broadcast_shapes, full_precision
 from torchmcl.errors import bad_value
 from torchmcl.rules.winners import WTA
-from torchmcl.theory.critical import covariance
+from torchmcl.theory.critical import covariance, probabilities_of
 from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses, soft_barycenters
 
 # Updates in the log domain compute the bound and avoid underflow. Plain matrix products between them are ten times as
@@ -147,13 +147,15 @@ def blahut_arimoto(
     """
     owner = "blahut_arimoto"
     check_cost(owner, cost)
-    _check_temperature(owner, temperature)
     check_positive_int(owner, "n_iters", n_iters)
     check_positive(owner, "tolerance", tolerance)
     cost = cost.detach().to(torch.promote_types(cost.dtype, torch.float32))
     t = torch.as_tensor(temperature, dtype=cost.dtype, device=cost.device)
+    if bool(((t <= 0) | ~t.isfinite()).any()):
+        advice = "The ends of the curve are (0, entropy of the source) and (max_distortion, 0)."
+        raise ValueError(bad_value(owner, "temperature", "be > 0 and finite", t.flatten().tolist()[:5], advice))
     shape = broadcast_shapes(t.shape, cost.shape[:-2])
-    log_p = _log_masses(owner, cost, masses).unsqueeze(-1)  # [..., sources, 1]
+    log_p = probabilities_of(owner, "masses", masses, cost.shape[-2], cost).log().unsqueeze(-1)  # [..., sources, 1]
     cost = _possible_costs(owner, cost, log_p)
     # Relative to the cheapest reproduction of each source, which changes no assignment and keeps one finite.
     energy = -(cost - cost.amin(dim=-1, keepdim=True)) / t[..., None, None]
@@ -283,8 +285,7 @@ def gaussian_distortion(rate: float | Tensor, covariance: float | Tensor) -> Ten
     # does not reach its smallest axis.
     n_above = torch.arange(1, variances.shape[-1] + 1, dtype=variances.dtype, device=variances.device)
     log_levels = (variances.log2().cumsum(dim=-1) - 2 * r) / n_above
-    fits = log_levels <= variances.log2()
-    fits = fits & (variances > 0)
+    fits = (log_levels <= variances.log2()) & (variances > 0)
     index = (fits.sum(dim=-1, keepdim=True) - 1).clamp_min(0)
     level = log_levels.gather(-1, index).exp2()
     level = torch.where(fits.any(dim=-1, keepdim=True), level, 0)  # no variance: the distortion is 0
@@ -364,8 +365,7 @@ def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
     log_radius = torch.cat(parts, dim=-1).mean(dim=-1)
     digamma = torch.special.digamma(torch.tensor([n, n_neighbors], dtype=torch.float64))
     log_ball = dim / 2 * math.log(math.pi) - math.lgamma(dim / 2 + 1)
-    constant = (digamma[0] - digamma[1]).item() + log_ball
-    return (constant + dim * log_radius) / math.log(2)
+    return ((digamma[0] - digamma[1]).item() + log_ball + dim * log_radius) / math.log(2)
 
 
 def lloyd(samples: Tensor, points: Tensor, n_steps: int, tolerance: float = 0.0) -> tuple[Tensor, int]:
@@ -429,37 +429,13 @@ def _possible_costs(owner: str, cost: Tensor, log_p: Tensor) -> Tensor:
     return cost
 
 
-def _log_masses(owner: str, cost: Tensor, masses: Tensor | None) -> Tensor:
-    n_sources = cost.shape[-2]
-    if masses is None:
-        return cost.new_full((n_sources,), -math.log(n_sources))
-    check_tensor(owner, "masses", masses)
-    if masses.shape[-1:] != (n_sources,):
-        rule = f"have shape [..., sources] with {n_sources} sources"
-        raise ValueError(bad_value(owner, "masses", rule, tuple(masses.shape)))
-    masses = masses.to(cost)
-    if bool((masses < 0).any()) or not torch.allclose(masses.sum(dim=-1), cost.new_ones(()), atol=1e-4):
-        got = f"a sum of {masses.sum(dim=-1).flatten()[0].item():.4g} and a minimum of {masses.min().item():.4g}"
-        raise ValueError(bad_value(owner, "masses", "be >= 0 and sum to 1", got, "Divide them by their sum."))
-    return (masses / masses.sum(dim=-1, keepdim=True)).log()
-
-
-def _check_temperature(owner: str, temperature: float | Tensor) -> None:
-    values = torch.as_tensor(temperature)
-    if bool(((values <= 0) | ~values.isfinite()).any()):
-        advice = "The ends of the curve are (0, entropy of the source) and (max_distortion, 0)."
-        got = temperature if not isinstance(temperature, Tensor) else values.flatten().tolist()[:5]
-        raise ValueError(bad_value(owner, "temperature", "be > 0 and finite", got, advice))
-
-
 def _variances(owner: str, covariance: float | Tensor, beside: float | Tensor = 0.0) -> Tensor:
     """Return the variances along the principal axes, ascending, [..., dim], at least in the precision of `beside`."""
     if not isinstance(covariance, Tensor):
         check_non_negative(owner, "covariance", covariance)
     other = torch.as_tensor(beside)
     matrix = torch.as_tensor(covariance, device=None if isinstance(covariance, Tensor) else other.device)
-    matrix = matrix.to(torch.promote_types(matrix.dtype, other.dtype))
-    matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    matrix = matrix.to(torch.promote_types(torch.promote_types(matrix.dtype, other.dtype), torch.float32))
     if matrix.ndim == 0:
         matrix = matrix.reshape(1, 1)
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] == 0:
@@ -473,7 +449,6 @@ def _variances(owner: str, covariance: float | Tensor, beside: float | Tensor = 
     # Rounding of a singular matrix may leave -1e-17; a matrix with more is not a covariance.
     slack = 100 * torch.finfo(variances.dtype).eps * variances.abs().amax(dim=-1, keepdim=True)
     if bool((variances < -slack).any()):
-        lowest = variances.min().item()
-        rule = "have no negative variance"
-        raise ValueError(bad_value(owner, "covariance", rule, f"an eigenvalue of {lowest:.4g}", "Is it symmetric?"))
+        got = f"an eigenvalue of {variances.min().item():.4g}"
+        raise ValueError(bad_value(owner, "covariance", "have no negative variance", got, "Is it symmetric?"))
     return torch.where(variances > slack, variances, 0)

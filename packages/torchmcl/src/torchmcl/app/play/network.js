@@ -117,8 +117,8 @@
     }
   }
 
-  /** Return twice the largest variance of y in bins of x: above it the answers coincide at every input. */
-  function criticalTemperatureBound({ x, y }, bins = 20) {
+  /** Return twice the largest variance of y in bins of x: above it merged answers are stable at every input. */
+  function largestLocalCriticalTemperature({ x, y }, bins = 20) {
     const sums = Array.from({ length: bins }, () => [0, 0, 0]);
     for (let i = 0; i < x.length; i++) {
       const bin = sums[Math.min(bins - 1, Math.max(0, Math.floor(((x[i] + 1) / 2) * bins)))];
@@ -128,5 +128,5 @@
     return 2 * Math.max(...variances);
   }
 
-  Object.assign(play, { Linear, Network, criticalTemperatureBound });
+  Object.assign(play, { Linear, Network, largestLocalCriticalTemperature });
 })((globalThis.torchmclPlay ??= {}));

@@ -25,7 +25,7 @@
       const k = Math.min(Math.max(Math.round(Number($("net-k").value)) || 1, 1), 12);
       $("net-k").value = k;
       this.pairs = play.pairs($("net-data").value, PAIRS, 1);
-      this.critical = play.criticalTemperatureBound(this.pairs);
+      this.critical = play.largestLocalCriticalTemperature(this.pairs);
       this.cooling = play.schedules.linear(HOTTEST, 0, STEPS);
       this.step = 0;
       this.heat = HOTTEST;

@@ -68,7 +68,7 @@
 
     _rebuild() {
       const { state } = this, points = this._points(), key = `${state.data} ${points.length} ${state.seed} ${state.k}`;
-      this.critical = play.firstCriticalTemperature(points);
+      this.critical = play.localCriticalTemperature(points);
       if (key !== this.curveKey) this.curve = new play.RateCurve(points, Math.log2(state.k) + 0.3);
       this.curveKey = key;
       this.cooling = play.cooling(state.cooling, HOTTEST * this.critical, state.steps);

@@ -6,13 +6,13 @@
   const DASHES = [0, 1, 3]; // of each panel: two panels may have one rule; dots are the floor
   const digits = (value) => (Number.isFinite(value) ? value.toPrecision(3) : "–");
 
-  /** Place a dial, its mark at the critical temperature, and its text. */
+  /** Place a dial, its mark at the local critical temperature, and its text. */
   function showDial(dial, mark, text, heat, hottest, critical) {
     const relation = heat > 1 ? "above" : "below";
     $(dial).value = Math.round(1000 * Math.sqrt(heat / hottest));
     const words = `T = ${digits(heat * critical)}, ${heat.toFixed(2)} of 2λ = ${digits(critical)}`;
     $(text).textContent = words;
-    $(dial).setAttribute("aria-valuetext", `${words}, ${relation} the first critical temperature`);
+    $(dial).setAttribute("aria-valuetext", `${words}, ${relation} the local critical temperature`);
     // A thumb of 16 pixels keeps the ends of the track free.
     $(mark).style.left = `calc(8px + (100% - 16px) * ${Math.sqrt(1 / hottest)})`;
   }

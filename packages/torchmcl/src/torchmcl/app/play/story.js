@@ -35,7 +35,7 @@
       title: "Why hypotheses split at 2λ",
       text: "While all hypotheses sit at the mean, moving them apart along the widest direction of the data lowers the "
         + "free energy only if T is below 2λ, twice the largest eigenvalue of the covariance. The mark on the dial is "
-        + "computed from the data, before anything moves.",
+        + "computed from the data, before anything moves. Hypotheses that are already apart may stay apart above it.",
       attempt: "Press Play, drag just below the mark, and wait a few seconds. Try the other data: the mark moves, the rule holds.",
       state: "k=6&rules=annealed&cooling=hand&heat=1.1&data=branches",
     },

@@ -16,8 +16,8 @@
 
   const largestEigenvalue = ([xx, xy, yy]) => (xx + yy) / 2 + Math.hypot((xx - yy) / 2, xy);
 
-  /** Return twice the largest eigenvalue of the covariance: above it all hypotheses sit at the mean. */
-  const firstCriticalTemperature = (points) => (points.length ? 2 * largestEigenvalue(covariance(points)) : 0);
+  /** Return twice the largest eigenvalue of the covariance: above it hypotheses at the mean are stable. */
+  const localCriticalTemperature = (points) => (points.length ? 2 * largestEigenvalue(covariance(points)) : 0);
 
   /** Return how many places the hypotheses occupy, counting those within 0.01, or a tenth of sqrt(T), once. */
   function distinctPlaces(hypotheses, temperature) {
@@ -144,7 +144,7 @@
       this.places = reproductions(this.sources, places, side);
       this.cost = squaredDistances(this.sources, this.places);
       this.upToBits = upToBits;
-      this.temperature = 0.95 * firstCriticalTemperature(this.sources);
+      this.temperature = 0.95 * localCriticalTemperature(this.sources);
       const [xx, , yy] = covariance(this.sources);
       this.points = [{ distortion: xx + yy, rate: 0, gap: 0 }];
       this.done = !(this.temperature > 1e-9);
@@ -180,6 +180,6 @@
   }
 
   Object.assign(play, {
-    covariance, firstCriticalTemperature, distinctPlaces, squaredDistances, BlahutArimoto, RateCurve, thinned,
+    covariance, localCriticalTemperature, distinctPlaces, squaredDistances, BlahutArimoto, RateCurve, thinned,
   });
 })((globalThis.torchmclPlay ??= {}));
