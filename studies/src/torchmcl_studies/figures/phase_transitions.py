@@ -10,7 +10,7 @@ from torchmcl_studies.figures.settings import (
     PROBES,
     Claim,
     FigureSettings,
-    critical_temperatures,
+    local_critical_temperatures,
     train_conditional,
     write_summary,
     write_table,
@@ -43,7 +43,7 @@ def run_phase_transitions(folder: Path, settings: FigureSettings, *, progress: b
             for probe, x in enumerate(PROBES)
         ),
     )
-    predicted = critical_temperatures(torch.tensor(PROBES)).tolist()
+    predicted = local_critical_temperatures(torch.tensor(PROBES)).tolist()
     observed = [[_first_split(course, probe) for probe in range(len(PROBES))] for course in seeds]
     write_table(
         folder / "splits.csv",

@@ -31,8 +31,8 @@ __all__ = [
     "Draw",
     "FigureSettings",
     "conditional",
-    "critical_temperatures",
     "held_out_points",
+    "local_critical_temperatures",
     "train",
     "train_conditional",
     "train_without_input",
@@ -251,6 +251,6 @@ def train_conditional(settings: FigureSettings, *, progress: bool) -> tuple[list
     return seeds, time.perf_counter() - start
 
 
-def critical_temperatures(inputs: Tensor) -> Tensor:
-    """Return the theoretical temperature of the first split at each input, 2 lambda_max(C(x)), Eq. (14)."""
+def local_critical_temperatures(inputs: Tensor) -> Tensor:
+    """Return the temperature at which merged hypotheses become unstable at each input, 2 lambda_max(C(x)), Eq. (14)."""
     return 2 * torch.linalg.eigvalsh(conditional_covariance(inputs))[..., -1]

@@ -114,16 +114,24 @@ def draw_rate_distortion(tables: Tables, summary: dict[str, Any]) -> Any:
 
 
 def draw_distortion_vs_temperature(tables: Tables, summary: dict[str, Any]) -> Any:
-    """Draw the curves and the critical temperatures."""
-    figure = new_figure(8, 5)
-    axis = figure.subplots()
+    """Draw the curves and the critical temperatures; right, free hypotheses that are cooled and heated."""
+    figure = new_figure(13, 5)
+    axis, right = figure.subplots(1, 2, width_ratios=(1.6, 1))
     marks, curve = summary["marks"], tables["curve"]
     _draw_seeds(axis, curve, "temperature", "distortion", (0.8, 0.4), color=AMCL, lw=1.4)
     for name, label, style in (
-        ("upper_bound", r"$T_0^c$ (upper bound) = {:.2f}", "--"),
+        ("critical", r"$T_0^c$ = {:.2f}", "--"),
+        ("local", r"$2\lambda_{{max}}$ = {:.2f}", "-."),
         ("of_one_gaussian", r"$2\sigma^2$ = {:.2f}", ":"),
     ):
         axis.axvline(marks[name], color=INK, lw=1.2, ls=style, label=label.format(marks[name]))
+    for direction, color in (("cooling", AMCL), ("heating", MCL)):
+        rows = _where(tables["hysteresis"], direction=direction)
+        temperatures, distortions = ([row[name] for row in rows] for name in ("temperature", "distortion"))
+        right.plot(temperatures, distortions, ".-", color=color, label=direction)
+    right.axvspan(marks["local"], marks["critical"], color=GRAY, alpha=0.25)
+    right.set(xlabel="temperature", ylabel="soft distortion", title="Free hypotheses at x = 1")
+    right.legend(frameon=False, loc="lower right")
     axis.axhline(marks["single_answer"], color=GRAY, lw=0.8)
     axis.text(1.0, marks["single_answer"] * 1.03, "one hypothesis", ha="right", va="bottom", color=SOFT, fontsize=9)
     axis.set(xlabel="temperature (training goes from right to left)", ylabel="distortion", xlim=(-0.02, 1.02))
@@ -251,15 +259,16 @@ _FIGURES = {
     "distortion-vs-temperature": _Figure(
         "Distortion against temperature",
         "Distortion on held-out points while the temperature falls linearly from 1 to 0 (from right to left), for each "
-        "seed. Dashed: upper bound of the first critical temperature, twice the largest variance of the targets at "
-        "x = 1. Dotted: critical temperature of a single Gaussian.",
+        "seed. Dashed: first critical temperature at x = 1, the largest of all inputs. Dash-dotted: local critical "
+        "temperature there, twice the largest variance. Dotted: critical temperature of a single Gaussian. Right: "
+        "free hypotheses at x = 1, first cooled, then heated; gray, between the two critical temperatures.",
         draw_distortion_vs_temperature,
-        ("curve",),
+        ("curve", "hysteresis"),
     ),
     "phase-transitions": _Figure(
         "Phase transitions at three inputs",
         "Hypotheses at the inputs x = 0.1, 0.6 and 0.9 (rows) at four temperatures of one training run (columns); "
-        "right, the number of distinct hypotheses while the temperature falls, with the theoretical critical "
+        "right, the number of distinct hypotheses while the temperature falls, with the local critical "
         "temperature (dashed).",
         draw_phase_transitions,
         ("hypotheses", "points", "counts"),
