@@ -2,13 +2,14 @@
 Theory: prediction and observation
 ==================================
 
-Before training, :mod:`torchmcl.theory` predicts the temperature at which hypotheses split, and the minimum
-distortion of n hypotheses. Here free points are cooled on three Gaussians, and both predictions are compared with
-the result.
+Before training, :mod:`torchmcl.theory` predicts the temperatures at which hypotheses split, and the minimum
+distortion of n hypotheses. Here free points are cooled on three Gaussians, and the predictions are compared with
+the result. Then they are heated again, and stay separate for longer than they stayed merged.
 """
 
 # %%
-# The samples, and the first prediction: twice the largest variance.
+# The samples, and the first prediction: merged hypotheses separate below twice the largest variance. The first critical
+# temperature, above which nothing is better than one position, is higher. Both are computed from the samples.
 
 import math
 
@@ -22,14 +23,16 @@ generator = torch.Generator().manual_seed(0)
 centers = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]], dtype=torch.float64)
 samples = centers[torch.randint(3, (600,), generator=generator)]
 samples = samples + 0.1 * torch.randn(600, 2, generator=generator, dtype=torch.float64)
-first = theory.first_critical_temperature(samples).item()
-print(f"the hypotheses should part at T = {first:.3f}, and each group again near {2 * 0.1**2:.2f}")
+local = theory.local_critical_temperature(samples).item()
+first = theory.critical_temperature(samples)
+print(f"merged hypotheses should separate at T = {local:.3f}, and each group again near {2 * 0.1**2:.2f}")
+print(f"first critical temperature: between {first.lower:.4f} and {first.upper:.4f}")
 
 # %%
 # Deterministic annealing of twelve points: at each temperature they move to the means of the samples, weighted by the
 # Boltzmann weights, until they stop. Then the temperature falls by 5 %. The transitions follow from the records.
 
-temperatures = 1.2 * first * 0.95 ** torch.arange(108)
+temperatures = 1.2 * local * 0.95 ** torch.arange(108)
 points, records = samples.mean(dim=0).expand(12, 2), []
 for temperature in temperatures.tolist():
     scale = 1e-3 * math.sqrt(temperature)
@@ -66,7 +69,7 @@ bound = theory.shannon_lower_bound(curve.distortion, entropy=entropy, dim=2)
 plt.style.use("tableau-colorblind10")
 fig, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
 axes[0].plot(temperatures, records[..., 0], color="C0", linewidth=1)
-for value, name in ((first, "$2 \\lambda_{max}$"), (0.02, "$2 \\sigma^2$")):
+for value, name in ((local, "$2 \\lambda_{max}$"), (0.02, "$2 \\sigma^2$")):
     axes[0].axvline(value, color="C1", linestyle="--")
     axes[0].text(value, 0.72, f" {name}", color="C1", ha="left", va="top")
 axes[0].set(
@@ -75,7 +78,7 @@ axes[0].set(
 axes[0].invert_xaxis()
 
 axes[1].plot(temperatures, theory.n_distinct(records, theory.thermal_tolerance(temperatures)), color="C0", marker=".")
-axes[1].axvline(first, color="C1", linestyle="--")
+axes[1].axvline(local, color="C1", linestyle="--")
 axes[1].axvline(0.02, color="C1", linestyle="--")
 axes[1].set(xscale="log", yscale="log", xlabel="temperature", ylabel="distinct hypotheses", title="How many there are")
 axes[1].set_yticks([1, 2, 3, 6, 12], labels=["1", "2", "3", "6", "12"])
@@ -88,4 +91,29 @@ axes[2].plot(distortions, rates, color="C0", marker=".", label="while cooling")
 axes[2].axhline(math.log2(12), color="C1", linestyle="--", label="$\\log_2 n$")
 axes[2].set(xlabel="soft distortion", ylabel="rate (bits)", title="Up along the curve", ylim=(-0.2, 5), xscale="log")
 axes[2].legend(loc="lower left")
+plt.show()
+
+# %%
+# Hysteresis: 24 points are cooled from above the first critical temperature and heated again, at equilibrium at each
+# step. They stay merged down to the local critical temperature, although split states have a lower free energy before.
+# On the way back they stay separate almost up to the first critical temperature. A Gaussian has no such range: its two
+# temperatures are equal.
+
+path = torch.linspace(1.08 * local, 0.9 * local, 16).tolist()
+points, distortions = samples.mean(dim=0).expand(24, 2), []
+for temperature in path + path[::-1]:
+    points = points + 1e-3 * torch.randn(24, 2, generator=generator, dtype=torch.float64)
+    for _ in range(300):
+        cost = mcl.pairwise_sq_euclidean(hypotheses=points, targets=samples)
+        weights = theory.boltzmann_weights(cost, temperature)
+        points = theory.soft_barycenters(samples, weights)
+    distortions.append(theory.soft_distortion(cost, weights))
+
+fig, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+axis.plot(path, distortions[:16], color="C0", marker="v", label="cooling")
+axis.plot(path[::-1], distortions[16:], color="C3", marker="^", label="heating")
+axis.axvline(local, color="C1", linestyle="--", label="$2 \\lambda_{max}$")
+axis.axvline(first.temperature, color="C1", linestyle=":", label="$T_0^c$")
+axis.set(xlabel="temperature", ylabel="soft distortion", title="The state depends on the past")
+axis.legend()
 plt.show()
