@@ -1,8 +1,10 @@
 """Model i of a fleet is the model trained alone, whatever module it is; what cannot be is refused by name."""
 
 import copy
+import sys
 import types
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -330,6 +332,21 @@ def test_dropout_keeps_the_share_it_should_and_differs_between_models_and_calls(
         for j in range(i):
             assert abs(float((first[i] == first[j]).float().mean()) - (0.75**2 + 0.25**2)) < 0.03
     assert torch.equal(fleet.predict(inputs).hypotheses.squeeze(-2), torch.ones(3, 4000, 2))
+
+
+@pytest.mark.parametrize("body", [nn.Tanh(), nn.LayerNorm(8)])  # batched layers, and torch.vmap
+def test_threads_predict_together_and_leave_dropout_on(body):
+    fleet, inputs = Fleet(lambda: Net(copy.deepcopy(body), nn.Dropout(0.5)), 2), rows(20)[0]
+    expected = fleet.predict(inputs).hypotheses
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for predictions in threads.map(lambda _: fleet.predict(inputs), range(100)):
+                assert torch.equal(predictions.hypotheses, expected)
+    finally:
+        sys.setswitchinterval(before)
+    assert not torch.equal(fleet.predict(inputs, stochastic=True).hypotheses, expected)
 
 
 def test_a_stochastic_prediction_uses_the_statistics_of_the_training():

@@ -105,7 +105,8 @@ class StackedModules:
     The parameters are rows of one matrix [models, parameters], so that optimizers and checkpoints need only a handful
     of operations for any number of layers; the tensors of the layers are views of the matrix. Buffers, such as the
     statistics of BatchNorm, have a leading axis of models as well. A forward pass does not change them: `take_buffers`
-    stores the new values for the models that complete the step.
+    stores the new values for the models that complete the step. Calls from several threads wait for each other, because
+    parameters and training mode are attributes of one template.
 
     Args:
         made: Module of this structure; it is copied and never run, because a forward pass may change a module.
@@ -115,6 +116,7 @@ class StackedModules:
 
     def __init__(self, made: nn.Module, flat: Tensor, buffers: dict[str, Tensor]) -> None:
         self._made = made
+        self._lock = threading.RLock()
         self.template = without_cudnn(copy.deepcopy(made))
         self.flat = flat
         self.buffers = buffers
@@ -151,10 +153,10 @@ class StackedModules:
     def __call__(self, inputs: Tensor) -> Predictions:
         """Return the predictions of the models for inputs [models, batch, ...]."""
         if self.is_plain() and inputs.ndim == 3:
-            with StackedLinear(self._rectified):
+            with self._lock, StackedLinear(self._rectified):
                 return checked_predictions(functional_call(self.template, self.views, (inputs,)))
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        with Stackable(), formula_of_attention():
+        with self._lock, Stackable(), formula_of_attention():
             predictions, self._next_buffers = self._forward(self.views, buffers, inputs)
         return checked_predictions(self._kind(**dict.fromkeys(self._kind._fields) | predictions))
 
@@ -216,15 +218,16 @@ class StackedModules:
         Args:
             stochastic: Whether to leave dropout on and put only normalization layers in evaluation mode.
         """
-        before = {module: module.training for module in self.template.modules()}
-        for module in before:
-            if not stochastic or isinstance(module, _NormBase):
-                module.training = False
-        try:
-            yield
-        finally:
-            for module, training in before.items():
-                module.training = training
+        with self._lock:
+            before = {module: module.training for module in self.template.modules()}
+            for module in before:
+                if not stochastic or isinstance(module, _NormBase):
+                    module.training = False
+            try:
+                yield
+            finally:
+                for module, training in before.items():
+                    module.training = training
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient of a scalar as a matrix like `flat`; 0 for parameters without one, see `untrained`."""
