@@ -191,6 +191,13 @@ def test_scenes_under_rules_that_couple_targets(rule):
     assert pickle.loads(pickle.dumps(winners)) == winners
 
 
+def test_each_sample_of_a_scene_keeps_its_own_temperature():
+    cost, temperature = torch.rand(3, 1, 4), torch.tensor([0.1, 10.0, 1.0]).view(3, 1, 1)
+    means = torch.stack([cost[[0, 2]].mean(dim=0), cost[1], cost[[0, 2]].mean(dim=0)])
+    weights = SceneWinners(mcl.AnnealedWTA(temperature), torch.tensor([7, 3, 7]))(cost)
+    torch.testing.assert_close(weights, mcl.AnnealedWTA(temperature)(means))
+
+
 def test_every_model_of_a_stack_may_have_scenes_of_its_own():
     cost, scene = torch.rand(2, 6, 1, 3), torch.tensor([[0, 0, 1, 1, 2, 2], [5, 4, 5, 4, 5, 4]])
     weights = SceneWinners(mcl.WTA(), scene)(cost)

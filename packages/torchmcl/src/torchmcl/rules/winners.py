@@ -297,8 +297,9 @@ class SceneWinners(AssignmentRule):
         places = number[..., None, None].expand(cost.shape)
         total = torch.zeros_like(cost).scatter_add(-3, places, cost)  # at most as many scenes as samples
         n_real = torch.zeros_like(cost[..., 0]).scatter_add(-2, places[..., 0], mask.to(cost.dtype))
-        weights = self.rule(total / n_real.clamp_min(1).unsqueeze(-1), n_real > 0)
-        return weights.gather(-3, places)
+        means = total / n_real.clamp_min(1).unsqueeze(-1)
+        # Fields of the rule that differ between samples need the axis of the samples, not an axis of scenes.
+        return self.rule(means.gather(-3, places), (n_real > 0).gather(-2, places[..., 0]))
 
 
 def _consecutive(scene: Tensor) -> Tensor:
