@@ -102,6 +102,14 @@ def test_regions_cover_and_have_the_volume_of_an_ellipse():
             lambda: FullNormal()(hypotheses=torch.zeros(1, 2), targets=torch.zeros(1, 2), scale=torch.ones(1, 2)),
             "FullNormal: `scale`",
         ),
+        (  # as many standard deviations as entries of one Cholesky factor
+            lambda: FullNormal()(hypotheses=torch.zeros(2, 2), targets=torch.zeros(1, 2), scale=torch.ones(2, 2)),
+            "FullNormal: `scale`",
+        ),
+        (
+            lambda: mixture_distribution(mcl.Distributions(torch.zeros(2, 2, 2), None, torch.ones(2, 2, 2)), FullNormal()),
+            "mixture_distribution: `scale`",
+        ),
         (
             lambda: FullNormal()(hypotheses=torch.zeros(1, 2), targets=torch.zeros(1, 2), scale=None),
             "FullNormal: `scale`",

@@ -81,7 +81,7 @@ class HypothesisFamily(ABC):
             per_step: Whether to divide by the number of valid steps, so that long and short sequences count alike.
         """
         owner = type(self).__name__
-        scale = self._checked(owner, scale, hypotheses)
+        scale = self.checked_scale(owner, scale, hypotheses)
         if mask is not None and event_dims < 2:
             rule = "be None for vectors, because their coordinates are correlated"
             raise ValueError(bad_value(owner, "mask", rule, "a mask", "Sequences have a step mask."))
@@ -102,8 +102,8 @@ class HypothesisFamily(ABC):
         real = mask.view(*mask.shape, *[1] * (len(steps) - 1)).expand(*mask.shape, *steps[1:]).flatten(mask.ndim - 1)
         return (nll * real.unsqueeze(-2)).sum(dim=-1) / n_steps
 
-    def _checked(self, owner: str, scale: Tensor, hypotheses: Tensor) -> Tensor:
-        """Return the scale with all axes of the hypotheses."""
+    def checked_scale(self, owner: str, scale: Tensor, hypotheses: Tensor) -> Tensor:
+        """Check a scale, which has as many axes as documented, and expand it to all hypotheses."""
         check_tensor(owner, "hypotheses", hypotheses)
         if scale is None:
             advice = f"A head with scales={owner}(...) gives them: Distributions(hypotheses, score_logits, scale)."
@@ -111,8 +111,9 @@ class HypothesisFamily(ABC):
         check_tensor(owner, "scale", scale)
         last = self.scale_shape(hypotheses.shape[-1])
         whole = torch.Size((*hypotheses.shape[:-1], *last))
-        try:  # the last axes are required, because standard deviations could be mistaken for a matrix
-            fits = scale.shape[-len(last) :] == last and broadcast_shapes(scale.shape, whole) == whole
+        try:  # all axes are required, because standard deviations could be mistaken for a matrix
+            axes = (scale.ndim, scale.shape[-len(last) :])
+            fits = axes == (len(whole), last) and broadcast_shapes(scale.shape, whole) == whole
         except RuntimeError:
             fits = False
         if not fits:

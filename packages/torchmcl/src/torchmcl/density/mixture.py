@@ -340,8 +340,7 @@ def mixture_distribution(
     probabilities = hypotheses.new_ones(hypotheses.shape[: n + 1])
     if logits is not None:
         probabilities = objective.probabilities(logits)
-    scale = scale.expand(*hypotheses.shape[:-1], *family.scale_shape(hypotheses.shape[-1]))
-    components: Distribution = family.distribution(hypotheses, scale)
+    components: Distribution = family.distribution(hypotheses, family.checked_scale(owner, scale, hypotheses))
     n_steps = hypotheses.ndim - n - 2
     components = Independent(components, n_steps) if n_steps else components
     return MixtureSameFamily(Categorical(probabilities, validate_args=False), components, validate_args=False)
