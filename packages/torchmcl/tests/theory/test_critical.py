@@ -220,8 +220,9 @@ def test_bad_samples_are_refused():
         theory.critical_temperature(torch.zeros(2, 3, 1))
     with pytest.raises(ValueError, match="critical_temperature: `weights` must be >= 0 and sum to 1"):
         theory.critical_temperature(torch.zeros(2, 1), weights=torch.ones(2))
-    with pytest.raises(ValueError, match="critical_temperature: `covariances`"):
-        theory.critical_temperature(torch.zeros(2, 1), covariances=torch.ones(1))
+    for covariances in (torch.ones(1, 1), -torch.ones(2, 1, 1)):
+        with pytest.raises(ValueError, match="critical_temperature: `covariances`"):
+            theory.critical_temperature(torch.zeros(2, 1), covariances=covariances)
     with pytest.raises(ValueError, match="n_distinct: `tolerance`"):
         theory.n_distinct(torch.zeros(3, 1), -0.1)
     with pytest.raises(ValueError, match="n_distinct: `hypotheses`"):

@@ -62,7 +62,7 @@ class CriticalTemperature(NamedTuple):
     Attributes:
         temperature: Largest ratio 4 K(w) / |w|^2 that the search found. It equals T0c unless the search missed the
             maximum.
-        lower: Certified lower bound of T0c: the ratio of a vector w that was evaluated.
+        lower: Certified lower bound of T0c: the largest ratio of a vector w that was evaluated, or of a limit.
         upper: Certified upper bound of T0c. In one and two dimensions it is at most 0.7 % too high. In more dimensions
             it is Hoeffding's bound, which is exact for a Gaussian and usually several times too high for samples.
         sample_bound: Lower bound max_i |y_i - m|^2 / log(1 / p_i) for points of probability p_i (1 / n for n samples).
@@ -222,7 +222,7 @@ def critical_temperature(
     shortest = min(1.0, math.log(floor / local)) / (farthest + 2 * math.sqrt(widest))
     longest = max(4 * farthest / (floor - 2 * widest), 2 * shortest)
     n_lengths = math.ceil(math.log(longest / shortest, _LENGTH_RATIO)) + 1
-    lengths = torch.logspace(math.log10(shortest), math.log10(longest), n_lengths).to(squares)
+    lengths = torch.logspace(math.log10(shortest), math.log10(longest), n_lengths, dtype=torch.float64).to(squares)
     directions, excess = _directions(offsets, bounds, axes)
     grid = (lengths[:, None] * directions[:, None]).flatten(0, 1)
     values = torch.cat([log_means(part) for part in grid.split(math.ceil(_CHUNK / len(offsets)))]).view(-1, n_lengths)
@@ -263,6 +263,7 @@ def _centered(
         covariances = points.new_zeros(1, dim, dim)
     else:
         check_tensor(owner, "covariances", covariances)
+        variances_of(owner, covariances, argument="covariances")
         check_shape(owner, "covariances", covariances, (n, dim, dim), "points, dim, dim")
         covariances = covariances.detach().to(points)[possible]
     probabilities, offsets = probabilities[possible], (points - points[:1])[possible]  # exactly 0 for equal points
@@ -281,6 +282,31 @@ def probabilities_of(owner: str, argument: str, values: Tensor | None, n: int, l
         got = f"a sum of {sums.flatten()[0].item():.4g} and a minimum of {values.min().item():.4g}"
         raise ValueError(bad_value(owner, argument, "be >= 0 and sum to 1", got, "Divide them by their sum."))
     return values / sums
+
+
+def variances_of(
+    owner: str, covariance: float | Tensor, beside: float | Tensor = 0.0, argument: str = "covariance"
+) -> Tensor:
+    """Return the variances along the principal axes, ascending, [..., dim], at least in the precision of `beside`."""
+    if not isinstance(covariance, Tensor):
+        check_non_negative(owner, argument, covariance)
+    other = torch.as_tensor(beside)
+    matrix = torch.as_tensor(covariance, device=None if isinstance(covariance, Tensor) else other.device)
+    matrix = matrix.to(torch.promote_types(torch.promote_types(matrix.dtype, other.dtype), torch.float32))
+    if matrix.ndim == 0:
+        matrix = matrix.reshape(1, 1)
+    if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] == 0:
+        advice = "Put variances on a diagonal: torch.diag(variances)."
+        raise ValueError(bad_value(owner, argument, "be a variance or [..., dim, dim]", tuple(matrix.shape), advice))
+    if not bool(matrix.isfinite().all()):
+        raise ValueError(bad_value(owner, argument, "be finite", matrix[~matrix.isfinite()][0].item()))
+    variances = torch.linalg.eigvalsh(matrix)
+    # Rounding of a singular matrix may leave -1e-17; a matrix with more is not a covariance.
+    slack = 100 * torch.finfo(variances.dtype).eps * variances.abs().amax(dim=-1, keepdim=True)
+    if bool((variances < -slack).any()):
+        got = f"an eigenvalue of {variances.min().item():.4g}"
+        raise ValueError(bad_value(owner, argument, "have no negative variance", got, "Is it symmetric?"))
+    return torch.where(variances > slack, variances, 0)
 
 
 def _directions(offsets: Tensor, bounds: Tensor, axes: Tensor) -> tuple[Tensor, float]:

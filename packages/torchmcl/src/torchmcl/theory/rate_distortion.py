@@ -22,7 +22,7 @@ from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
 from torchmcl.dispatch import broadcast_shapes, full_precision
 from torchmcl.errors import bad_value
 from torchmcl.rules.winners import WTA
-from torchmcl.theory.critical import covariance, probabilities_of
+from torchmcl.theory.critical import covariance, probabilities_of, variances_of
 from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses, soft_barycenters
 
 # Updates in the log domain compute the bound and avoid underflow. Plain matrix products between them are ten times as
@@ -240,7 +240,7 @@ def gaussian_rate(distortion: float | Tensor, covariance: float | Tensor) -> Ten
         Gaussian p(y | x); T. Cover, J. Thomas, *Elements of Information Theory*, Section 10.3.3.
     """
     check_non_negative("gaussian_rate", "distortion", distortion)
-    variances = _variances("gaussian_rate", covariance, distortion)  # ascending, [..., dim]
+    variances = variances_of("gaussian_rate", covariance, distortion)  # ascending, [..., dim]
     d = torch.as_tensor(distortion, dtype=variances.dtype, device=variances.device).unsqueeze(-1)
     # With the k smallest axes under water: D = their sum + (dim - k) level. The right k is the first whose level
     # does not reach the next axis.
@@ -279,7 +279,7 @@ def gaussian_distortion(rate: float | Tensor, covariance: float | Tensor) -> Ten
         rate-distortion curve, with R(D*) = log2 n.
     """
     check_non_negative("gaussian_distortion", "rate", rate)
-    variances = _variances("gaussian_distortion", covariance, rate).flip(-1)  # descending
+    variances = variances_of("gaussian_distortion", covariance, rate).flip(-1)  # descending
     r = torch.as_tensor(rate, dtype=variances.dtype, device=variances.device).unsqueeze(-1)
     # With the k largest axes above the water: sum log2 v - k log2 level = 2 R. The right k is the last whose level
     # does not reach its smallest axis.
@@ -427,28 +427,3 @@ def _possible_costs(owner: str, cost: Tensor, log_p: Tensor) -> Tensor:
         advice = "Give a source without any reproduction a mass of 0, or a reproduction."
         raise ValueError(bad_value(owner, "cost", rule, got, advice))
     return cost
-
-
-def _variances(owner: str, covariance: float | Tensor, beside: float | Tensor = 0.0) -> Tensor:
-    """Return the variances along the principal axes, ascending, [..., dim], at least in the precision of `beside`."""
-    if not isinstance(covariance, Tensor):
-        check_non_negative(owner, "covariance", covariance)
-    other = torch.as_tensor(beside)
-    matrix = torch.as_tensor(covariance, device=None if isinstance(covariance, Tensor) else other.device)
-    matrix = matrix.to(torch.promote_types(torch.promote_types(matrix.dtype, other.dtype), torch.float32))
-    if matrix.ndim == 0:
-        matrix = matrix.reshape(1, 1)
-    if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] == 0:
-        advice = "Put variances on a diagonal: torch.diag(variances)."
-        raise ValueError(
-            bad_value(owner, "covariance", "be a variance or [..., dim, dim]", tuple(matrix.shape), advice)
-        )
-    if not bool(matrix.isfinite().all()):
-        raise ValueError(bad_value(owner, "covariance", "be finite", matrix[~matrix.isfinite()][0].item()))
-    variances = torch.linalg.eigvalsh(matrix)
-    # Rounding of a singular matrix may leave -1e-17; a matrix with more is not a covariance.
-    slack = 100 * torch.finfo(variances.dtype).eps * variances.abs().amax(dim=-1, keepdim=True)
-    if bool((variances < -slack).any()):
-        got = f"an eigenvalue of {variances.min().item():.4g}"
-        raise ValueError(bad_value(owner, "covariance", "have no negative variance", got, "Is it symmetric?"))
-    return torch.where(variances > slack, variances, 0)
