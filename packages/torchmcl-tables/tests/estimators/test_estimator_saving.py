@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
 import torchmcl as mcl
 from forged import answers_of_forged
 from tables import QUICK, forked, two_outputs
 from torchmcl.io import write_checkpoint
 from torchmcl.schedules import JoinedSchedule
-from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
+from torchmcl_tables import Cooling, DensityRegressor, MCLClassifier, MCLRegressor
 
 SHORT = {**QUICK, "n_epochs": 5}
 
@@ -135,6 +136,20 @@ def test_a_changed_file_is_detected(model, tmp_path):
     message = r"MCLRegressor.load: `folder` must contain what `save` wrote, got .*changed since it was written"
     with pytest.raises(ValueError, match=message):
         MCLRegressor.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("kind", [MCLRegressor, DensityRegressor, MCLClassifier])
+def test_networks_have_single_precision_whatever_the_default_dtype(kind, tmp_path):
+    X, y = forked(60)
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        model = kind(**SHORT).fit(X, y > 0 if kind is MCLClassifier else y)
+        model.save(tmp_path / "model")
+        again = kind.load(tmp_path / "model")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    predictions = [each.predict_proba(X) if kind is MCLClassifier else each.predict(X) for each in (model, again)]
+    np.testing.assert_array_equal(*predictions)
 
 
 @pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])

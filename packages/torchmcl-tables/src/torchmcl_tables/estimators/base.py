@@ -210,7 +210,7 @@ def _decode_network(contents: Any, part: Any) -> MultiHypothesisMLP:
         raise ValueError("the shapes of the weights of a network differ from its description")
     if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
         raise ValueError("the weights of a network are not finite")
-    module = MultiHypothesisMLP(**sizes)
+    module = MultiHypothesisMLP(**sizes).float()
     module.load_state_dict(weights)
     return module.eval()
 

@@ -276,7 +276,7 @@ def _trainer(
 
 def _network(estimator: Any, encoder: Encoder, n_classes: int) -> nn.Module:
     hidden = tuple(int(size) for size in estimator.hidden)
-    return MultiHypothesisMLP(encoder.n_columns, n_classes, int(estimator.n_hypotheses), hidden=hidden)
+    return MultiHypothesisMLP(encoder.n_columns, n_classes, int(estimator.n_hypotheses), hidden=hidden).float()
 
 
 def _log_loss(logs: Tensor, held_out: training.Examples) -> float:

@@ -301,7 +301,7 @@ def relevance_of(encoder: Encoder, rows: Rows, targets: NDArray[np.float64], see
 
 def _network(hidden: tuple[int, ...], encoder: Encoder, n_outputs: int, n_rows: int) -> nn.Module:
     n_kernels = _N_KERNELS_OF_MANY_ROWS if n_rows >= MANY_ROWS else _N_KERNELS
-    return MultiHypothesisMLP(encoder.n_columns, n_outputs, n_kernels, hidden=hidden, scales=True)
+    return MultiHypothesisMLP(encoder.n_columns, n_outputs, n_kernels, hidden=hidden, scales=True).float()
 
 
 def _hidden(estimator: Any) -> tuple[int, ...]:

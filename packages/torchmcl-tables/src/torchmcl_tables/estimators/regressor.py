@@ -231,7 +231,7 @@ def _network(estimator: Any, encoder: Encoder, targets: tables.Targets) -> nn.Mo
         int(estimator.n_hypotheses),
         hidden=tuple(int(size) for size in estimator.hidden),
         detach_scores=True,  # on targets with little noise, the score loss would dominate the cost in the trunk
-    )
+    ).float()
 
 
 def _trained(
