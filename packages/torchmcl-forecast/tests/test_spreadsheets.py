@@ -101,6 +101,7 @@ FILES = {
     "blanks around cells": PLAIN.replace(",", " , ").encode(),
     "separators at the end": PLAIN.replace("\n", ",\n").encode(),
     "an index": "".join(f"{i - 1 if i else ''},{line}\n" for i, line in enumerate(PLAIN.split())).encode(),
+    "an index twice": "".join(f"{i - 1 if i else 'Unnamed: 0'},{x}\n" for i, x in enumerate(PLAIN.split())).encode(),
     "gzip": gzip.compress(PLAIN.encode()),
 }
 # Files that allow two readings, or none, and the reason.

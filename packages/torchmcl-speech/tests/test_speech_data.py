@@ -216,6 +216,8 @@ def test_a_pack_is_lossless_and_smaller(speakers, tmp_path):
         assert np.array_equal(pack.read(name), read_audio(speakers / name))
     soundfile.write(tmp_path / "loud.wav", loud := np.array([0.5, -2.0]), 8000, subtype="FLOAT")
     np.testing.assert_array_equal(AudioPack.from_folder(tmp_path, ["loud.wav"]).read("loud.wav"), loud / 2)
+    with pytest.raises(BadAudio, match="is too short"):
+        AudioPack.from_folder(tmp_path, ["loud.wav"], sample_rate=2000)
     assert size < (0.5 if SHARED.is_dir() else 0.95) * pack.n_bytes
 
 

@@ -105,12 +105,14 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
         Samples [length], with full scale at 1.
 
     Raises:
-        BadAudio: If the file is missing, unreadable or truncated, contains samples that are not finite or far above
-            full scale, or has channels that cancel each other.
+        BadAudio: If the file is missing, unreadable, truncated or too short, contains samples that are not finite or
+            far above full scale, or has channels that cancel each other.
     """
     info = audio_info(path)
     if sample_rate is not None:
         check_samples(path, info.length_at(sample_rate))  # resampling from 1 Hz multiplies the length by 8000
+        if info.length_at(sample_rate) < 1:
+            raise BadAudio(f"{path}: is too short ({info.length} samples at {info.sample_rate} Hz). Remove the file.")
     import soundfile
 
     try:

@@ -171,7 +171,7 @@ class AudioPack:
             for name in names:
                 try:
                     samples = folder.read(name)
-                    samples = samples / max(float(np.abs(samples).max()), 1.0)  # rather than clipping it
+                    samples = samples / np.abs(samples).max(initial=1.0)  # rather than clipping it
                     utterances[name] = np.clip(np.round(samples * 32768), -32768, 32767).astype(np.int16)
                 except BadAudio as error:
                     if not skip_bad:

@@ -367,7 +367,7 @@ def _read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tupl
     if frame.width > 1 and (kept := frame.filter(~pl.all_horizontal(pl.all().is_null()))).height < frame.height:
         decisions.append(f"{frame.height - kept.height:,} rows without any value are left out")
         frame = kept
-    if not titles[0] and _is_index(frame.to_series(0)):
+    if titles[0] in ("", "Unnamed: 0") and _is_index(frame.to_series(0)):  # the second after another pass of pandas
         frame, notes = frame.drop(names[0]), ["column 1 numbers the rows and has no name: it is left out", *notes[1:]]
     unnamed = [name for name, title in zip(names, titles, strict=True) if not title and name in frame.columns]
     frame = frame.drop([name for name in unnamed if frame.get_column(name).null_count() == frame.height])
