@@ -26,15 +26,24 @@ def test_places_are_counted_in_steps_whatever_is_missing(frequency):
     np.testing.assert_allclose(places - places[0], [0, 1, 2, 7, 8, 20, 39])
 
 
-@for_each("form, frequency", [("%Y%m%d", "D"), ("%Y%m", "MS")])
-def test_integers_may_be_dates(form, frequency):
+@for_each("kind", [float, object])
+@for_each("form, frequency", [("%Y%m%d", "D"), ("%Y%m", "MS"), ("%Y.%m", "MS"), ("%Y%m%d%H", "h"), ("%Y%m%d%H%M", "h")])
+def test_numbers_may_be_dates(form, frequency, kind):
     times = pd.date_range("2023-11-01", periods=40, freq=frequency)
-    frame = pd.DataFrame({"ds": times.strftime(form).astype(int), "y": 1.0})
+    numbers = times.strftime(form).astype(float)
+    frame = pd.DataFrame({"ds": (numbers if "." in form else numbers.astype("int64")).astype(kind), "y": 1.0})
     found = read_panel("fit", frame, Columns())
     assert found.values.shape == (1, 40)
     np.testing.assert_array_equal(found.times_after(1), times[-1:] + times.freq)
     numbers = read_panel("fit", frame.assign(ds=202490 + np.arange(40)), Columns())
     assert numbers.times_after(1).tolist() == [202530]
+
+
+@for_each("parts, n", [(4, 1), (52, 2)])
+def test_years_with_quarters_or_weeks_are_no_steps(parts, n):
+    times = [10**n * year + part for year in (2023, 2024) for part in range(1, parts + 1)]
+    with pytest.raises(ValueError, match="Write quarters and weeks as dates"):
+        read_panel("fit", pd.DataFrame({"ds": times, "y": 1.0}), Columns())
 
 
 @for_each("frequency", ["h", "D", "MS"])

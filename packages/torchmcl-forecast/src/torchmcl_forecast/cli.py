@@ -105,22 +105,18 @@ class ForecastPlan:
     """Checked arguments of a forecast and the tables that they name.
 
     Attributes:
-        options: Options of the command.
+        options: Options of the command, with the table and the horizon.
         parameters: Arguments of the forecaster.
         frame: Table of past values.
         future: Values of the known covariates over the horizon; None without known covariates.
-        horizon: Number of steps to forecast.
         notes: Warnings about the table, for the report.
-        source: Name of the table.
     """
 
     options: argparse.Namespace
     parameters: Mapping[str, Any]
     frame: Any
     future: Any
-    horizon: int
     notes: tuple[str, ...]
-    source: str
 
 
 def _plan(options: argparse.Namespace) -> ForecastPlan:
@@ -134,8 +130,8 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
     defaults = EXAMPLE_COLUMNS if options.example else {"time": "ds", "value": "y", "series": "unique_id"}
     chosen = {name: getattr(options, name) for name in defaults if getattr(options, name) is not None}
     column_names = defaults | chosen
-    table = options.table or (Path(EXAMPLE) if options.example else None)
-    horizon = options.horizon or (28 if options.example else None)
+    table = options.table = options.table or (Path(EXAMPLE) if options.example else None)
+    horizon = options.horizon = options.horizon or (28 if options.example else None)
     if table is None or horizon is None:
         missing = "table" if table is None else "--horizon"
         raise ValueError(f"{_OWNER}: `{missing}` is required. To try the command, use --example.")
@@ -172,7 +168,7 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
         **{name: getattr(options, name) for name in ("joint", "coverage", "known", "past", "device")},
     }
     texts = (*(schema.notes if schema else ()), *(str(note.message) for note in notes))
-    return ForecastPlan(options, parameters, frame, future, horizon, texts, table.name)
+    return ForecastPlan(options, parameters, frame, future, texts)
 
 
 def _forecast(plan: ForecastPlan) -> None:
@@ -188,7 +184,7 @@ def _forecast(plan: ForecastPlan) -> None:
         io.Checkpoint.discard(checkpoint)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Forecaster.fit: .* usually closed")  # among the notes of the report
-        forecaster.fit(plan.frame, horizon=plan.horizon, checkpoint=checkpoint)
+        forecaster.fit(plan.frame, horizon=plan.options.horizon, checkpoint=checkpoint)
     forecast = forecaster.forecast(future=plan.future)
     futures, quantiles = forecast.futures(), forecast.quantiles([0.05, *LEVELS, 0.95])
     if forecast.tube_level is not None:
@@ -198,7 +194,7 @@ def _forecast(plan: ForecastPlan) -> None:
     seasons = ", ".join(map(str, forecaster.seasons_)) or "none"
     trained = [f"{len(forecast.panel.names):,} series. Season lengths in steps: {seasons}.", *plan.notes]
     # Write the report first: if the command is stopped between files, it marks the folder as one of torchmcl.
-    write_page(out / "index.html", forecast, source=plan.source, value=forecaster.value, trained=trained)
+    write_page(out / "index.html", forecast, source=plan.options.table.name, value=forecaster.value, trained=trained)
     io.write_atomically(out / "futures.csv", futures.to_csv(index=False, float_format=_DIGITS))
     io.write_atomically(out / "quantiles.csv", quantiles.to_csv(index=False, float_format=_DIGITS))
     forecaster.save(out / "model")

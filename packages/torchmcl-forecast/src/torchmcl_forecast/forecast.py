@@ -179,7 +179,35 @@ class Forecast:
         """
         if axis is None:
             axis = report.new_figure(8.0, 4.0).subplots()
-        _draw(self, series, axis, n, n_past)
+        panel, horizon = self.panel, self.horizon
+        places = [0] if series is None else np.flatnonzero(panel.names == series).tolist()
+        if not places:
+            names = ", ".join(map(repr, panel.names[:5].tolist())) + ", ..." * (len(panel.names) > 5)
+            raise ValueError(bad_value("Forecast.plot", "series", f"be one of {names}", repr(series)))
+        place = places[0]
+        shown = panel.values[place, -(2 * horizon if n_past is None else n_past) or panel.values.shape[1] :]
+        before, ahead = (
+            np.asarray(panel.grid.shown(panel.grid.around(panel.ends[place], steps)))
+            for steps in (np.arange(1 - len(shown), 1), np.arange(1, horizon + 1))
+        )
+        group, channel = divmod(place, self.paths.shape[2])
+        axis.plot(before, shown, color=report.INK, linewidth=1.2, label="history")
+        if self.tube_level is not None:
+            low, high = (end[group, channel].numpy() for end in self.tube_ends())
+            label = f"tube of {report.percent(self.coverage)}"
+            axis.fill_between(ahead, low, high, color=report.GRAY, alpha=0.25, linewidth=0, label=label)
+        paths, probabilities = self.reduced(n)
+        for k, probability in enumerate(probabilities[group].tolist()):
+            axis.plot(
+                ahead,
+                paths[group, k, channel].numpy(),
+                color=report.PALETTE[k % len(report.PALETTE)],
+                linewidth=_THINNEST + _WIDER * probability,
+                alpha=0.85,
+                zorder=3 - k / len(probabilities[group]),  # the most probable future on top
+                label=f"future {k + 1}, {report.percent(probability)}",
+            )
+        axis.set_title(str(panel.names[place]), loc="left")
         return axis
 
     def sample(self, n: int = 100, random_state: int = 0) -> Any:
@@ -348,36 +376,3 @@ def tube_offsets(paths: Tensor, scales: Tensor, probabilities: Tensor, truth: Te
     low, middle, high = tube_parts(paths, scales, probabilities)
     offset = truth - middle
     return offset / torch.where(offset < 0, low, high)
-
-
-def _draw(forecast: Forecast, series: Any, axis: Any, n: int | None, n_past: int | None) -> None:
-    """Plot one series on a matplotlib axis; see `Forecast.plot`."""
-    panel, horizon = forecast.panel, forecast.horizon
-    places = [0] if series is None else np.flatnonzero(panel.names == series).tolist()
-    if not places:
-        rule = f"be one of {', '.join(map(repr, panel.names[:5].tolist()))}{', ...' if len(panel.names) > 5 else ''}"
-        raise ValueError(bad_value("Forecast.plot", "series", rule, repr(series)))
-    place = places[0]
-    shown = panel.values[place, -(2 * horizon if n_past is None else n_past) or panel.values.shape[1] :]
-    before, ahead = (
-        np.asarray(panel.grid.shown(panel.grid.around(panel.ends[place], steps)))
-        for steps in (np.arange(1 - len(shown), 1), np.arange(1, horizon + 1))
-    )
-    group, channel = divmod(place, forecast.paths.shape[2])
-    axis.plot(before, shown, color=report.INK, linewidth=1.2, label="history")
-    if forecast.tube_level is not None:
-        low, high = (end[group, channel].numpy() for end in forecast.tube_ends())
-        label = f"tube of {report.percent(forecast.coverage)}"
-        axis.fill_between(ahead, low, high, color=report.GRAY, alpha=0.25, linewidth=0, label=label)
-    paths, probabilities = forecast.reduced(n)
-    for k, probability in enumerate(probabilities[group].tolist()):
-        axis.plot(
-            ahead,
-            paths[group, k, channel].numpy(),
-            color=report.PALETTE[k % len(report.PALETTE)],
-            linewidth=_THINNEST + _WIDER * probability,
-            alpha=0.85,
-            zorder=3 - k / len(probabilities[group]),  # the most probable future on top
-            label=f"future {k + 1}, {report.percent(probability)}",
-        )
-    axis.set_title(str(panel.names[place]), loc="left")

@@ -17,7 +17,6 @@ from torchmcl.annealing.model import check_rule_like
 from torchmcl.app.progress import Progress
 from torchmcl.errors import bad_value
 from torchmcl_forecast import calibrating
-from torchmcl_forecast.calibrating import Calibration
 from torchmcl_forecast.forecast import LEVELS, Forecast, drawn_paths, tube_offsets
 from torchmcl_forecast.frames import Columns, Panel, check_columns, find_scaling, read_panel, scaled, with_future
 from torchmcl_forecast.network import PathNetwork, Ridge, Training, new_codebooks, train
@@ -289,7 +288,7 @@ class Forecaster(io.Shareable, BaseEstimator):
         return min(self.seasons_, default=1)
 
     def _train(
-        self, source: Source, places: Tensor, calibration: Calibration | None, checkpoint: Path | str | None
+        self, source: Source, places: Tensor, calibration: calibrating.Calibration | None, checkpoint: Path | str | None
     ) -> None:
         """Train all members without the windows that calibrate the tubes, and then on all windows."""
         earlier = places if calibration is None else source.places(last=calibration.n_steps)
@@ -342,7 +341,7 @@ class Forecaster(io.Shareable, BaseEstimator):
         generator = torch.Generator().manual_seed(self.random_state)
         return source.window(places[torch.randperm(len(places), generator=generator)[:_N_LINEAR]])
 
-    def _mixture_weights(self, source: Source, calibration: Calibration) -> tuple[float, ...]:
+    def _mixture_weights(self, source: Source, calibration: calibrating.Calibration) -> tuple[float, ...]:
         """Return the mixture weights of networks and codebooks, fitted to held-out windows."""
         places = calibration.places[torch.randperm(len(calibration.places))[:_N_WEIGHED]]
         drawn, joint = [], self.layout_.n_channels > 1
@@ -356,7 +355,7 @@ class Forecaster(io.Shareable, BaseEstimator):
             drawn.append(drawn_paths(paths, scales, probabilities, _N_DRAWN, correlation).flatten(2))
         return calibrating.best_shares(drawn, truth.flatten(1))
 
-    def _best_spread(self, source: Source, calibration: Calibration) -> float:
+    def _best_spread(self, source: Source, calibration: calibrating.Calibration) -> float:
         """Return the factor on the scales, estimated on held-out windows."""
         places = calibration.places[torch.randperm(len(calibration.places))[:_N_SPREAD]]
         return calibrating.best_spread(*self._mixture(source, places)[:4])

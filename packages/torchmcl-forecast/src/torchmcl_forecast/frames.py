@@ -187,7 +187,7 @@ def read_future(owner: str, frame: Any, columns: Columns, panel: Panel, horizon:
         ValueError: If a value is missing.
     """
     table, _ = _as_pandas(owner, frame, columns, argument="future")
-    rows = pd.DataFrame({columns.time: parsed_times(owner, columns.time, table[columns.time], panel.grid).values})
+    rows = pd.DataFrame({columns.time: parsed_times(owner, columns.time, table[columns.time], panel.grid)[0]})
     for name in columns.known:
         if name not in table.columns:
             raise ValueError(bad_value(owner, "future", f"have the column {name!r}", list(table.columns[:8])))

@@ -4,7 +4,7 @@ import math
 import re
 import warnings
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torchmcl import checks
 from torchmcl.errors import bad_value
 
-__all__ = ["Grid", "Times", "find_grid", "parsed_times"]
+__all__ = ["Grid", "find_grid", "parsed_times"]
 
 _DAY = 86_400 * 10**9  # nanoseconds
 _SHORTEST_MONTH = 28 * _DAY
@@ -33,20 +33,6 @@ _ZONES = (
 )
 # Dates such as 31.12.2024, 12/31/2024 or 31-12-24, in which the day may be the first or the second number.
 _YEAR_LAST = re.compile(r"\s*\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")
-
-
-class Times(NamedTuple):
-    """Times of a column.
-
-    Attributes:
-        values: Numbers, or dates without a time zone.
-        zone: Original time zone of the dates, or "".
-        wall: Whether dates are in local time of the zone; otherwise they are in UTC.
-    """
-
-    values: NDArray[Any]
-    zone: str = ""
-    wall: bool = True
 
 
 @dataclass(frozen=True)
@@ -141,7 +127,7 @@ class Grid(checks.Value):
         return dates.tz_localize("UTC").tz_convert(self.zone)
 
 
-def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -> Times:
+def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -> tuple[NDArray[Any], str, bool]:
     """Parse a column of times as numbers or dates.
 
     Dates with a time zone are read in local time if all have the same time of day, in their zone or in another one with
@@ -153,34 +139,38 @@ def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -
         values: Values of the column.
         grid: Grid that determines the type of the times; any type by default.
 
+    Returns:
+        Numbers, or dates without a time zone; the original zone of the dates, or ""; and whether the dates are in local
+        time of the zone, not in UTC.
+
     Raises:
         ValueError: If a time is missing, is neither a number nor a date, or does not have the type of the grid.
     """
     column = pd.Series(values if isinstance(values, (pd.Series, pd.Index)) else np.asarray(values))
-    column = column.reset_index(drop=True)
+    column = column.reset_index(drop=True).infer_objects()
     if column.isna().any():
         row = int(column.isna().to_numpy().argmax())
         raise ValueError(bad_value(owner, name, "have a time in every row", f"none in row {row:,}", "Remove the row."))
     if pd.api.types.is_bool_dtype(column):
         raise ValueError(bad_value(owner, name, "contain numbers or dates", "Boolean values"))
     if grid is None or grid.is_calendar:
-        column = _with_compact_dates(column)
+        column = _with_compact_dates(owner, name, column)
     numbers = pd.api.types.is_numeric_dtype(column)
     if grid is not None and grid.is_calendar == numbers:
         rule = "contain dates, as in the fit" if numbers else "contain numbers, as in the fit"
         raise ValueError(bad_value(owner, name, rule, str(column.iloc[0])))
     if numbers:
-        return Times(column.to_numpy())
+        return column.to_numpy(), "", True
     dates = _as_dates(owner, name, column)
     if grid is not None and bool(grid.zone) != (dates.tz is not None):
         rule = f"have times with a time zone, {grid.zone}, as in the fit" if grid.zone else "have no time zone"
         raise ValueError(bad_value(owner, name, rule, str(dates[0])))
     if dates.tz is None:
-        return Times(dates.to_numpy())
+        return dates.to_numpy(), "", True
     dates = _in_local_time(dates) if grid is None else dates.tz_convert(grid.zone)
     clock = dates.tz_localize(None)
     wall = len(_times_of_day(dates)) == 1 if grid is None else grid.wall
-    return Times((clock if wall else dates.tz_convert("UTC").tz_localize(None)).to_numpy(), str(dates.tz), wall)
+    return (clock if wall else dates.tz_convert("UTC").tz_localize(None)).to_numpy(), str(dates.tz), wall
 
 
 def _times_of_day(dates: pd.DatetimeIndex) -> pd.TimedeltaIndex:
@@ -202,17 +192,29 @@ def _in_local_time(dates: pd.DatetimeIndex) -> pd.DatetimeIndex:
     return dates.tz_convert(min(found, key=lambda zone: bool(found[zone][0]), default=dates.tz))
 
 
-# Dates that are written as one integer: the first date, the last date, and the format.
-_COMPACT = ((19000101, 21001231, "%Y%m%d"), (190001, 210012, "%Y%m"))
+# Formats of dates that are written as one number, by their number of digits, and years with a quarter or a week.
+_COMPACT = {6: "%Y%m", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+_YEAR_AND_PART = r"(?:19|20)\d\d(?:[1-4]|0[1-9]|[1-4]\d|5[0-3])"
 
 
-def _with_compact_dates(column: pd.Series) -> pd.Series:
-    """Convert integers such as 20241231 or 202412 to dates if all of them are dates; return other columns unchanged."""
-    if pd.api.types.is_integer_dtype(column):
-        for first, last, form in _COMPACT:
-            if column.between(first, last).all():
-                dates = pd.to_datetime(column.astype(str), format=form, errors="coerce")
-                return column if dates.isna().any() else dates
+def _with_compact_dates(owner: str, name: str, column: pd.Series) -> pd.Series:
+    """Convert numbers such as 20241231, 202412 or 2024.12 to dates if all of them are; return other columns unchanged.
+
+    Raises:
+        ValueError: For years with a quarter or a week, such as 20241 or 202452, which are no steps of a grid.
+    """
+    numbers = column.to_numpy(dtype=float) if pd.api.types.is_numeric_dtype(column) else np.zeros(1)
+    numbers = np.where((numbers % 1 > 0.005).all(), 100 * numbers, numbers)
+    if (np.abs(numbers - np.round(numbers)) > 1e-6).any() or not ((numbers > 1e4) & (numbers < 1e15)).all():
+        return column
+    texts = pd.Series(np.round(numbers).astype(np.int64).astype(str))
+    if texts.str.len().nunique() == 1 and texts.str.fullmatch(r"(?:19|20)\d+").all():
+        dates = pd.to_datetime(texts, format=_COMPACT.get(len(texts[0]), "-"), errors="coerce")
+        if dates.notna().all():
+            return dates
+        if texts.str.fullmatch(_YEAR_AND_PART).all() and texts.str[:4].nunique() > 1:
+            advice = "Write quarters and weeks as dates, such as 2024-12-31."
+            raise ValueError(bad_value(owner, name, "contain numbers or dates", texts[0], advice))
     return column
 
 

@@ -61,9 +61,8 @@ def reduce_samples(samples: Any, n: int = 5, *, moved: bool = True) -> Scenarios
         raise ValueError(bad_value("reduce_samples", "samples", rule, f"{array.dtype} of shape {array.shape}"))
     paths = torch.from_numpy(array.astype(float)).view(-1, *array.shape[-2:])
     if not torch.isfinite(paths).all():
-        raise ValueError(
-            bad_value("reduce_samples", "samples", "be finite", "NaN or infinity", "Leave these samples out.")
-        )
+        advice = "Leave these samples out."
+        raise ValueError(bad_value("reduce_samples", "samples", "be finite", "NaN or infinity", advice))
     if n > paths.shape[1]:
         rule = f"be at most the number of samples, {paths.shape[1]}"
         raise ValueError(bad_value("reduce_samples", "n", rule, n))
