@@ -126,7 +126,6 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self.metrics = dict(metrics or {"distortion": _distortion})
         self.seed = seed
         self._first_epoch = 0
-        self._is_seeded = False  # for the loader of the epoch
         self._graph_model = CUDAGraphModel(model) if cuda_graphs else None
         self._guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
         self._waiting: list[tuple[int, StepOutput, Batch]] = []  # until the optimizer step
@@ -280,9 +279,10 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def on_train_epoch_start(self) -> None:
         """Seed the order of the rows, and set the learning rate if it is scheduled or set during training."""
-        if not self._is_seeded:
-            self._seed(self.current_epoch)
-        self._is_seeded = False
+        self._seed(self.current_epoch)
+        loop = self.trainer.fit_loop
+        if self.current_epoch == 0 or getattr(loop, "is_resuming", False) or loop.epoch_loop.restarting:
+            torch.empty((), dtype=torch.int64).random_()  # as drawn by the start of the loader, here before this hook
         for optimizer in self.trainer.optimizers:
             if self.annealing is not None:
                 self.annealing.to(self.device)
@@ -297,9 +297,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """Save the state of torch's generators, which each epoch seeds, and seed the first one."""
         # Not `fork_rng`: after an exception it would restore them at garbage collection, at an arbitrary time.
         self._generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        # Lightning starts the loader of the first epoch, and only of that one, before it calls `on_train_epoch_start`.
+        # Lightning may start the loader of the first epoch, and only of that one, before `on_train_epoch_start`.
         self._seed(max(self._first_epoch, self.current_epoch))
-        self._first_epoch, self._is_seeded = 0, True
+        self._first_epoch = 0
 
     def on_fit_end(self) -> None:
         """Restore the state of torch's generators from before the training run."""
