@@ -94,6 +94,22 @@ def test_a_finished_training_is_not_repeated(tmp_path):
     assert history.seconds == expected.seconds
 
 
+def test_a_second_training_resumes_only_after_the_same_first_one(tmp_path):
+    def second(n_first, cut=None):
+        fleet = new_fleet()
+        train(fleet, n_epochs=n_first)
+        train(fleet, tmp_path, cut)
+        return fleet
+
+    with pytest.raises(PowerCutError):
+        second(2, (7, 0))
+    with pytest.raises(ValueError, match="first weights"):
+        second(3)
+    fleet = second(2)
+    with pytest.raises(ValueError, match="first weights"):  # not a third training, which would do nothing
+        train(fleet, tmp_path)
+
+
 class BatchNormNet(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -45,6 +45,20 @@ def test_the_last_record_is_that_of_the_trained_models():
         torch.testing.assert_close(record.scores[-1], mcl.normalized_scores(probed.score_logits).detach())
 
 
+def test_scores_of_a_trained_mixture_are_recorded_as_its_probabilities():
+    fleet = Fleet(
+        lambda: mcl.MultiHypothesisMLP(1, 2, 3, hidden=(8,), scales=True),
+        2,
+        cost_fn=mcl.pairwise_sq_euclidean,
+        loss_fn=mcl.MixtureNLL(mcl.pairwise_gaussian_nll),
+        score_weight=0.0,
+    )
+    recorder = FleetRecorder(fleet, 2, data=HELD_OUT, probes=PROBES)
+    fleet.fit(SampledData(conditional_three_gaussians, 32, 2), 2, after_epoch=recorder, progress=False)
+    expected = fleet.models[1](PROBES).score_logits.detach().softmax(dim=-1)
+    torch.testing.assert_close(recorder.records()[1].scores[-1], expected)
+
+
 def test_every_kth_epoch_and_the_last_are_recorded_with_their_temperature():
     _, records = recorded(every=2)
     assert records[2].step.tolist() == [1, 3, 4]

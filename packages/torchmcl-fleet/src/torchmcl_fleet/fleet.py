@@ -166,6 +166,12 @@ class Fleet:
         """The models with the best validation value, after `fit(..., validation=...)`."""
         return FleetModels(self._kept.chosen(best=True))
 
+    @property
+    def trained_scores(self) -> ScoreObjective:
+        """Objective that reads the score logits: `SoftmaxScores` if the trained cost contains them, as for mixtures."""
+        trains_scores = CostProperties.of(self.loss_fn or self.cost_fn).trains_scores
+        return SoftmaxScores() if trains_scores else self.scores
+
     def fit(
         self,
         data: FleetData | SampledData,
@@ -256,6 +262,7 @@ class Fleet:
             stack.callback(setattr, self._kept, "in_training", False)
             trained = train_chunks(placement, chunk_of, self._kept.take, saved, bar, after_epoch, moments=continued)
         history = self._gathered(trained, placement, continued=continued)
+        self._first_weights = io.digest(self._kept.last.state)  # of the next call
         history.warn_of_failures()
         return history
 
@@ -305,8 +312,7 @@ class Fleet:
         check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
         longest = data.inputs[int(data.n_rows.argmax())]
         check_rows_apart("Fleet.evaluate", "data", self._kept.last, longest, data.lengths, training=False)
-        scores = SoftmaxScores() if CostProperties.of(self.cost_fn).trains_scores else self.scores
-        return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, scores)
+        return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, self.trained_scores)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights of all models, [models, parameters], and the best weights if there are any.
@@ -395,9 +401,8 @@ class FleetRecorder:
             matching = mcl_step(models, batch, rule, cost_fn=self._fleet.cost_fn, score_weight=0, stacked=True).matching
             probed = models(self._probes.expand(len(models), *self._probes.shape))
         logits = probed.score_logits
-        scores = (
-            probed.hypotheses.new_empty(len(models), 0) if logits is None else self._fleet.scores.probabilities(logits)
-        )
+        none = probed.hypotheses.new_empty(len(models), 0)
+        scores = none if logits is None else self._fleet.trained_scores.probabilities(logits)
         measured = torch.vmap(annealing.annealing_statistics)(matching, temperatures)
         scalars = torch.stack([getattr(measured, name) for name in _SCALARS], dim=-1)
         record = (temperatures, scalars, measured.usage, probed.hypotheses.flatten(3), scores)
