@@ -3,11 +3,16 @@
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections import deque
+from datetime import date
+from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -102,6 +107,15 @@ DIFFERENT = {
     "arrays": [torch.ones(2), torch.zeros(2), torch.ones(2, 1), torch.ones(2).double(), np.ones(3), np.ones((3, 1))],
     "half precision": [torch.ones(2).bfloat16(), torch.ones(2).half(), torch.zeros(2).bfloat16()],
     "functions": [digest, mcl.pairwise_sq_euclidean, mcl.pairwise_l1, torch.tanh, Scaled, Scaled(1), Scaled(2)],
+    "values in C": [
+        *(date(2024, 1, day) for day in (1, 2)),
+        *(Fraction(1, day) for day in (1, 2)),
+        *(pd.DataFrame({"column": [day]}) for day in (1, 2)),
+        *(deque([day]) for day in (1, 2)),
+        *(re.compile(day) for day in "ab"),
+        *(torch.Generator().manual_seed(day) for day in (1, 2)),
+        *(np.random.default_rng(day) for day in (1, 2)),
+    ],
     "methods": [Scaled(1).__call__, Scaled(2).__call__],
     "rules": [mcl.WTA(), mcl.AnnealedWTA(1.0), mcl.AnnealedWTA(2.0), mcl.RelaxedWTA(0.1)],
     "modules": [network(), network(activation=nn.Tanh), network(output_activation=torch.tanh), tied()],

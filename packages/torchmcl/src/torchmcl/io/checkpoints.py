@@ -1,5 +1,6 @@
 """Resumption: saved progress of a long computation, so that the same call continues after a kill or a signal."""
 
+import copyreg
 import functools
 import hashlib
 import json
@@ -340,11 +341,21 @@ def _described(value: Any, key: str | None, above: tuple[int, ...]) -> Any:
     if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | functools.partial):
         return _name(value, key)
     if isinstance(value, torch.Generator):
-        return "generator"
+        return ["generator", value.initial_seed()]
     if isinstance(value, float | complex | bytes | slice | range | Enum | Path | torch.dtype | torch.device):
         return repr(value)
-    names = [field.name for field in fields(value)] if is_dataclass(value) else sorted(getattr(value, "__dict__", {}))
-    return [_name(type(value), key), {name: part(getattr(value, name)) for name in names}]
+    if is_dataclass(value):
+        return [_name(type(value), key), {field.name: part(getattr(value, field.name)) for field in fields(value)}]
+    # As pickle reads an object: attributes, slots, or the arguments of a constructor in C (dates, tables of pandas).
+    return [_name(type(value), key), *(part(list(p) if isinstance(p, Iterator) else p) for p in _reduced(value)[1:])]
+
+
+def _reduced(value: Any) -> tuple[Any, ...]:
+    try:
+        reduced = copyreg.dispatch_table.get(type(value), lambda value: value.__reduce_ex__(2))(value)
+    except TypeError:  # a lock or a file, which has no value
+        return ()
+    return reduced if isinstance(reduced, tuple) else (None, reduced)  # a string names a global object
 
 
 def _described_module(module: nn.Module, part: Callable[[Any], Any]) -> list[Any]:

@@ -163,7 +163,7 @@ class Codec:
 
 def _decode_words(contents: Any, part: Callable[[Any], Any]) -> Any:
     kind, words = contents
-    return np.array(part(words), dtype=object if kind == "O" else None)
+    return np.array(part(words), dtype=object if kind == "O" else str)
 
 
 _DECODERS: Mapping[str, Callable[[Any, Callable[[Any], Any]], Any]] = MappingProxyType(
