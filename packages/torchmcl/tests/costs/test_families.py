@@ -107,7 +107,9 @@ def test_regions_cover_and_have_the_volume_of_an_ellipse():
             "FullNormal: `scale`",
         ),
         (
-            lambda: mixture_distribution(mcl.Distributions(torch.zeros(2, 2, 2), None, torch.ones(2, 2, 2)), FullNormal()),
+            lambda: mixture_distribution(
+                mcl.Distributions(torch.zeros(2, 2, 2), None, torch.ones(2, 2, 2)), FullNormal()
+            ),
             "mixture_distribution: `scale`",
         ),
         (

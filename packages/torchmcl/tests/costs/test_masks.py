@@ -70,8 +70,9 @@ def test_hard_overlap_is_that_of_the_final_masks():
 
 def test_classes_of_pixels_agree_with_torch_and_ignore_masked_ones():
     torch.manual_seed(0)
-    h, t = torch.randn(2, 3, 4, 5, 6, dtype=torch.float64), torch.randint(0, 4, (2, 2, 5, 6))
+    h, t = torch.randn(2, 3, 5, 5, 6, dtype=torch.float64), torch.randint(0, 4, (2, 2, 5, 6))
     mask = torch.rand(2, 2, 5, 6) > 0.3
+    h[:, :, 4] = -torch.inf  # a class that no target has
     given = {"hypotheses": h, "targets": t.masked_fill(~mask, -100), "mask": mask}
     cost = costs.pairwise_pixel_cross_entropy(**given)
     for b, i, k in [(0, 0, 0), (1, 1, 2), (0, 1, 1)]:
@@ -95,6 +96,8 @@ def test_a_sum_of_costs_is_the_sum_and_trains_in_a_step():
     torch.testing.assert_close(step.matching.cost, expected)
     partial = SumOfCosts([(1.0, functools.partial(mcl.pairwise_dice, smooth=2.0)), (1.0, mcl.pairwise_sq_euclidean)])
     assert "mask" not in costs.cost_declaration(partial).needs
+    with pytest.raises(ValueError, match="`terms` must accept `mask`"):
+        partial(**given)
     with pytest.raises(ValueError, match="must contain at least one pair"):
         SumOfCosts([])
 

@@ -139,6 +139,8 @@ class SumOfCosts:
         """Return the cost [..., targets, hypotheses]; further arguments are passed to the terms that accept them."""
         total: Tensor | None = None
         for weight, cost_fn in self.terms:
+            if extras.get("mask") is not None:
+                check_takes_mask("SumOfCosts", "terms", cost_fn)
             accepted = {name: value for name, value in extras.items() if name in cost_declaration(cost_fn).needs}
             cost = weight * cost_fn(hypotheses=hypotheses, targets=targets, **accepted)
             total = cost if total is None else total + cost

@@ -11,6 +11,7 @@ from torch.nn.functional import softplus
 from torchmcl.checks import check_class_ids, check_fraction, check_non_negative, check_positive
 from torchmcl.costs.declared import aligned_events, declare_cost
 from torchmcl.costs.distances import inner_products, wide_dtype, wide_products
+from torchmcl.costs.sequences import cross_entropies
 from torchmcl.dispatch import is_plain_eager, may_work_in_place, without_autocast
 
 __all__ = [
@@ -317,8 +318,8 @@ def pairwise_pixel_cross_entropy(*, hypotheses: Tensor, targets: Tensor, mask: T
 
     Args:
         hypotheses: Logits, [..., hypotheses, classes, height, width].
-        targets: Class ids, [..., targets, height, width]; masked pixels are ignored. A pixel with another id costs 0,
-            and is an error inside `debug_checks`.
+        targets: Class ids, [..., targets, height, width]; masked pixels are ignored. Other ids of valid pixels are an
+            error.
         mask: Valid pixels, [..., targets, height, width]; None if all are valid.
 
     Returns:
@@ -329,23 +330,11 @@ def pairwise_pixel_cross_entropy(*, hypotheses: Tensor, targets: Tensor, mask: T
         >>> pairwise_pixel_cross_entropy(hypotheses=logits, targets=torch.tensor([[[0, 3], [1, 1]]]))
         tensor([[1.3863]])
     """
-    logits, classes, n_pixels = _classes("pairwise_pixel_cross_entropy", hypotheses, targets, mask)
-    total = inner_products(logits.log_softmax(dim=-1).flatten(-2), classes.flatten(-2)).cross
-    return (-total / n_pixels).to(logits.dtype)
-
-
-def _classes(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return logits [..., hypotheses, pixels, classes], one-hot classes [..., targets, pixels, classes], and counts.
-
-    Masked pixels belong to no class. The counts are the numbers of valid pixels, [..., targets, 1].
-    """
+    owner = "pairwise_pixel_cross_entropy"
     if isinstance(hypotheses, Tensor) and hypotheses.ndim >= 4:
         hypotheses = hypotheses.movedim(-3, -1)
     logits, ids, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=3, ids=True)
     check_class_ids(owner, ids, logits.shape[-1])
-    every = torch.arange(logits.shape[-1], device=ids.device)
-    classes = (ids.flatten(-2).unsqueeze(-1) == every).to(logits.dtype)
-    if mask is None:
-        return logits.flatten(-3, -2), classes, classes.new_full((), max(ids.shape[-1] * ids.shape[-2], 1))
-    real = mask.view(*mask.shape, *[1] * (ids.ndim - mask.ndim)).expand(ids.shape).flatten(-2)
-    return logits.flatten(-3, -2), classes * real.unsqueeze(-1), real.sum(dim=-1, keepdim=True).clamp_min(1)
+    if mask is not None:
+        mask = mask.view(*mask.shape, *[1] * (ids.ndim - mask.ndim)).expand(ids.shape).flatten(-2)
+    return cross_entropies(logits.flatten(-3, -2), ids.flatten(-2), mask)

@@ -130,13 +130,25 @@ def pairwise_token_cross_entropy(
     check_choice(owner, "reduction", reduction, ("mean", "sum"))
     logits, ids, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=2, ids=True)
     check_class_ids(owner, ids, logits.shape[-1])
-    # Steps first and tokens before hypotheses: `gather` then needs no [..., targets, hypotheses, steps, tokens].
-    log_probs = logits.log_softmax(dim=-1).movedim(-2, -3).mT  # [..., steps, tokens, hypotheses]
+    return cross_entropies(logits, ids, mask, reduction)
+
+
+def cross_entropies(logits: Tensor, ids: Tensor, mask: Tensor | None, reduction: str = "mean") -> Tensor:
+    """Compute the cross-entropy of every pair over the valid steps, [..., targets, hypotheses].
+
+    Args:
+        logits: Logits, [..., hypotheses, steps, classes].
+        ids: Class ids, [..., targets, steps].
+        mask: Valid steps, [..., targets, steps], or None.
+        reduction: Reduction over the valid steps, "mean" or "sum".
+    """
+    # Steps first and classes before hypotheses: `gather` then needs no [..., targets, hypotheses, steps, classes].
+    log_probs = logits.log_softmax(dim=-1).movedim(-2, -3).mT  # [..., steps, classes, hypotheses]
     picks = ids.long().mT.unsqueeze(-1).expand(*ids.mT.shape, logits.shape[-3])  # [..., steps, targets, hypotheses]
     picked = log_probs.gather(-2, picks).movedim(-3, -1)  # [..., targets, hypotheses, steps]
-    weights = step_weights(mask, ids.shape, picked)
-    if reduction == "sum":
-        weights = torch.ones_like(weights) if mask is None else mask.to(weights.dtype)
+    weights = step_weights(mask, ids.shape, picked) if reduction == "mean" else picked.new_ones(ids.shape)
+    if mask is not None:  # the log-probability of a masked step may be infinite
+        picked = picked.masked_fill(~mask.unsqueeze(-2), 0)
     return -(picked * weights.unsqueeze(-2)).sum(dim=-1)
 
 
