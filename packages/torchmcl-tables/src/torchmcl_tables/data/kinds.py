@@ -28,6 +28,7 @@ from torchmcl_tables.data.columns import (
 from torchmcl_tables.data.table import Problem, Suspicion, Table, TableSchema, raise_problems
 from torchmcl_tables.data.values import (
     DAY_FIRST,
+    MISSING,
     NUMBER,
     PARTS,
     are_numbers,
@@ -476,8 +477,16 @@ def infer_schema(
         problems.append(_nothing_to_learn_from(table, [column for column in dropped if column.name not in drop]))
     raise_problems("infer_schema", table.name, problems)
     suspicious = find_suspicions(table, columns, target_columns, frozenset(keep))
-    notes = (*table.notes, *filter(None, [note]))
+    missing = [_missing_classes(table, column.name) for column in target_columns if isinstance(column, CategoryColumn)]
+    notes = (*table.notes, *filter(None, [note, *missing]))
     return TableSchema(columns, target_columns, dropped, suspicious, notes, decimal, table.separator)
+
+
+def _missing_classes(table: Table, name: str) -> str:
+    """Return a note on texts of a target that count as missing, such as None, but may be classes; else empty."""
+    series = table.frame.get_column(name)
+    words = series.filter(series.is_in(list(MISSING[1:])).fill_null(False)) if series.dtype == pl.String else ()
+    return f"{name}: {len(words):,} cells such as {words[0]!r} are no class, but count as missing" if len(words) else ""
 
 
 def _target_columns(
