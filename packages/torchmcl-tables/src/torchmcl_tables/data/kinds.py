@@ -485,7 +485,7 @@ def infer_schema(
 def _missing_classes(table: Table, name: str) -> str:
     """Return a note on texts of a target that count as missing, such as None, but may be classes; else empty."""
     series = table.frame.get_column(name)
-    words = series.filter(series.is_in(list(MISSING[1:])).fill_null(False)) if series.dtype == pl.String else ()
+    words: Any = series.filter(series.is_in(MISSING[1:]).fill_null(False)) if series.dtype == pl.String else ()
     return f"{name}: {len(words):,} cells such as {words[0]!r} are no class, but count as missing" if len(words) else ""
 
 
