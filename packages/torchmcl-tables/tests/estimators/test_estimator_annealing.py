@@ -108,7 +108,7 @@ def test_a_table_of_groups_is_searched_by_groups():
 
     X, y = forked(60)
     search = Recorded([Candidate("hard", WTA())])
-    settings = {"search": search, "n_restarts": 1, **(SEARCHED | {"n_epochs": 1})}
+    settings = {"search": search, "n_restarts": 1, "n_bins": 0, **(SEARCHED | {"n_epochs": 1})}
     MCLRegressor(**settings).fit(X, y, groups=np.arange(60) // 4)
     MCLClassifier(**settings).fit(X, y > 0, groups=[f"group {i // 4}" for i in range(60)])
     MCLRegressor(**settings).fit(X, y)

@@ -9,7 +9,7 @@ from sklearn.exceptions import NotFittedError
 import torchmcl as mcl
 from tables import QUICK, Counting, forked, noisy, two_outputs
 from torchmcl.density import Mixture, best_points
-from torchmcl_tables import Cooling, Hypotheses, MCLRegressor, PredictionIntervals
+from torchmcl_tables import Cooling, DensityRegressor, Hypotheses, MCLRegressor, PredictionIntervals
 from torchmcl_tables.estimators.predictive import network_hypotheses
 
 
@@ -312,6 +312,17 @@ def test_bad_parameters_are_named_in_fit(parameters, error, message):
     X, y = forked(20)
     with pytest.raises(error, match=message):
         MCLRegressor(**parameters).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", [MCLRegressor, DensityRegressor])
+def test_masks_and_dates_are_refused_because_arrays_of_numbers_would_lose_what_is_missing(kind):
+    X, y = forked(20)
+    missing = np.arange(20) == 3
+    days = np.where(missing, np.datetime64("NaT"), np.datetime64("2020-01-01", "D") + np.arange(20))
+    masked = np.ma.array(X, mask=np.stack([missing, missing], axis=1))
+    for inputs, targets, name in [(masked, y, "X"), (days[:, None], y, "X"), (X, masked[:, 0], "y"), (X, days, "y")]:
+        with pytest.raises(ValueError, match=f"{kind.__name__}: `{name}` must be numbers without a mask, got"):
+            kind(**QUICK).fit(inputs, targets)
 
 
 def test_bad_tables_are_named(model):

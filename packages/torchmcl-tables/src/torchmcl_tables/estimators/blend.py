@@ -18,14 +18,7 @@ from torchmcl.postprocess import effective_counts, quantile
 from torchmcl_tables.estimators.calibration import CALIBRATION_ROWS, Calibrator, blocks, reaching, stacked
 from torchmcl_tables.estimators.calibration import supported_gaps as gaps_of_density
 from torchmcl_tables.estimators.forest import Forest
-from torchmcl_tables.estimators.kernels import (
-    Kernels,
-    KernelsOfRows,
-    background,
-    informed,
-    mixed,
-    network_pass,
-)
+from torchmcl_tables.estimators.kernels import Kernels, KernelsOfRows, background, informed, mixed, network_pass
 from torchmcl_tables.estimators.results import Hypotheses
 from torchmcl_tables.estimators.rows import Encoder, Rows, check_n_answers, check_numbers
 from torchmcl_tables.estimators.tables import Targets

@@ -74,7 +74,7 @@ class MCLRegressor(DensityEstimator):
             calibration rows.
         search: A `torchmcl_fleet.FleetSearch`. Its candidates (64 by default) are trained together on a part of the
             training rows and compared on the others. The search chooses `rule`, `learning_rate` and `weight_decay`,
-            which must keep their defaults.
+            which must keep their defaults. It runs for both encodings if `n_bins` is None.
         device: Device for training and prediction, "cpu" or "cuda".
         random_state: Seed of the initial weights, the shuffles and the held-out rows.
         progress: Whether to show a progress bar.

@@ -37,6 +37,11 @@ def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bo
             f"Put a TableEncoder before the estimator in a Pipeline ({optional.install_command('torchmcl-tables')})."
         )
         raise ValueError(bad_value(owner, "X", rule, f"the column {column}", advice))
+    for name, part in (("X", None if hasattr(X, "columns") else X), ("y", y if "y_numeric" in options else None)):
+        if isinstance(part, np.ma.MaskedArray) or np.asarray(part).dtype.kind in "mM":
+            got = f"{type(part).__name__} of type {np.asarray(part).dtype}"
+            advice = "Convert dates to numbers, and replace masked values by NaN or omit their rows."
+            raise ValueError(bad_value(type(estimator).__name__, name, "be numbers without a mask", got, advice))
     probe = copy.copy(estimator)  # receives the attributes, so that a failing fit changes nothing
     options = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan", **options}
     checked = validate_data(probe, X, y, reset=reset, **options)
@@ -178,11 +183,8 @@ def check_targets_vary(owner: str, table: "RegressionTable") -> None:
     """Check that all outputs vary, and that the squares of their differences do not overflow."""
     for name, column in zip(table.names, table.y.T, strict=True):
         if (column == column[0]).all():
-            got, advice = (
-                f"the constant {column[0]:g} in column {name!r}",
-                "There is nothing to learn. Omit the column.",
-            )
-            raise ValueError(bad_value(owner, "y", "vary", got, advice))
+            got = f"the constant {column[0]:g} in column {name!r}"
+            raise ValueError(bad_value(owner, "y", "vary", got, "There is nothing to learn. Omit the column."))
         spread = float(np.ptp(column / 2))  # halved first, so that it cannot overflow
         if not _LEAST_SPREAD < spread < _MOST_SPREAD:
             rule = f"differ by more than {_LEAST_SPREAD:g} and less than {_MOST_SPREAD:g}"
