@@ -54,6 +54,11 @@ def test_a_saved_forecaster_keeps_its_covariates(informed, parts, tmp_path):
         pd.testing.assert_frame_equal(loaded, other, rtol=1e-3)  # single precision; drawn paths between two futures
 
 
+def test_a_covariate_that_never_changed_is_not_divided_by_a_rounding_error(parts):
+    fitted = Forecaster(**UNTRAINED, past=["price"]).fit(parts[0].assign(price=0.1), horizon=HORIZON)
+    assert fitted.scaling_.tolist() == [[0.1, 1.0]]
+
+
 def test_covariates_of_a_wide_frame_are_shared_by_all_series_and_by_joint_ones(parts):
     past, ahead = parts
     shared = past[past.unique_id == "shop 0"].set_index("ds").promotion

@@ -89,6 +89,8 @@ def test_steps_other_than_those_of_the_fit_are_refused():
     hours = dated(*pd.date_range("2024-01-01", periods=5, freq="h"))
     with pytest.raises(ValueError, match="`ds` must be regular, got steps of 01:00:00 in series 'y'"):
         panel(hours, grid=panel(dated("2024-01-01", "2024-01-02")).grid)
+    with pytest.raises(ValueError, match="`ds` must have the steps of the fit, got steps of 24 of them"):
+        panel(dated(*pd.date_range("2024-01-01", periods=9)), grid=panel(hours).grid)
 
 
 @for_each("form", ["%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S+02:00"])

@@ -5,6 +5,7 @@ import gzip
 
 import numpy as np
 import pandas as pd
+import polars
 import pytest
 
 from torchmcl_forecast.frames import Columns, read_future, read_panel
@@ -217,6 +218,13 @@ def test_a_table_of_another_program_is_read_with_its_own_decimal_separator(tmp_p
     with pytest.raises(ValueError, match="must distinguish decimal separators from thousands separators"):
         schema.values(read_table(tmp_path / "b.csv"))
     assert schema.values(read_table(tmp_path / "b.csv", ".")).ravel().tolist() == [1.534, 2.125]
+
+
+def test_a_parquet_file_is_read_as_a_csv_file(tmp_path):
+    (tmp_path / "a.csv").write_text(PLAIN)
+    polars.DataFrame({"ds": DAYS, "y": Y}).write_parquet(tmp_path / "a.parquet")
+    one, other = (read_series(tmp_path / f"a.{kind}", Columns())[0] for kind in ("csv", "parquet"))
+    pd.testing.assert_frame_equal(one, other)
 
 
 def test_names_of_series_are_texts_and_indices_are_no_series(tmp_path):

@@ -33,6 +33,8 @@ _TOLERANCE = 1e-6
 _LARGEST = 1e100
 # A panel with more entries than this results from a single time far from all others.
 _MOST_PLACES = 200_000_000
+# With at least this many steps, series whose steps all have a common divisor have another frequency than the fit.
+_ENOUGH_STEPS = 6
 # Standardized covariates are clipped to this magnitude.
 _FARTHEST = 10.0
 
@@ -153,6 +155,10 @@ def read_panel(
     of_series = zip(parts, ends, names, strict=True)
     places = [_places(owner, columns.time, grid, part, end, name) for part, end, name in of_series]
     _check_size(owner, columns.time, places, parts, names)
+    steps = np.concatenate([-np.diff(place) for place in places])
+    if len(steps) >= _ENOUGH_STEPS and np.gcd.reduce(steps) > 1:
+        got, advice = f"steps of {np.gcd.reduce(steps)} of them", "Write missing values as empty cells."
+        raise ValueError(bad_value(owner, columns.time, "have the steps of the fit", got, advice))
     matrices = [_matrix(places, np.split(column[order], borders)) for column in values]
     empty = np.isnan(matrices[0]).all(axis=1)
     if empty.any():
@@ -195,8 +201,9 @@ def read_future(owner: str, frame: Any, columns: Columns, panel: Panel, horizon:
     wanted = pd.DataFrame({columns.time: panel.times_after(horizon)})
     keys = [columns.time]
     if columns.series in table.columns:
-        rows[columns.series] = table[columns.series].to_numpy()
-        wanted[columns.series] = np.repeat(panel.names, horizon)
+        rows[columns.series] = pd.Index(panel.names).get_indexer(table[columns.series])  # -1 for other series
+        rows = rows[rows[columns.series] >= 0]
+        wanted[columns.series] = np.repeat(np.arange(len(panel.names)), horizon)
         keys.append(columns.series)
     if (twice := rows.duplicated(keys)).any():
         got = f"{rows[columns.time][twice].iloc[0]} twice"
@@ -397,7 +404,8 @@ def find_scaling(panel: Panel) -> NDArray[np.float64]:
         return np.zeros((0, 2))
     rows = panel.covariates.reshape(-1, panel.covariates.shape[-1])
     known = [row[~np.isnan(row)] for row in rows.T]
-    return np.array([(row.mean(), row.std() or 1.0) if len(row) else (0.0, 1.0) for row in known])
+    # Rounding errors are no variation of a constant.
+    return np.array([(row.mean(), row.std()) if len(np.unique(row)) > 1 else (row[:1].sum(), 1.0) for row in known])
 
 
 def scaled(panel: Panel, scaling: NDArray[np.float64]) -> Panel:

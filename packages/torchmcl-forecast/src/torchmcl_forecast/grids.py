@@ -167,6 +167,8 @@ def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -
         raise ValueError(bad_value(owner, name, rule, str(dates[0])))
     if dates.tz is None:
         return dates.to_numpy(), "", True
+    if "(" in str(dates.tz):  # a zone of dateutil, which has no name
+        dates = dates.tz_convert("UTC")
     dates = _in_local_time(dates) if grid is None else dates.tz_convert(grid.zone)
     clock = dates.tz_localize(None)
     wall = len(_times_of_day(dates)) == 1 if grid is None else grid.wall

@@ -201,11 +201,6 @@ class Codebook(nn.Module):
         self.register_buffer("logits", torch.zeros(n_hypotheses))
         self.register_buffer("usual", torch.ones(n_channels, 1, dtype=torch.float64))
 
-    @property
-    def n_hypotheses(self) -> int:
-        """Number of paths."""
-        return len(self.get_buffer("logits"))
-
     @torch.no_grad()
     def fit(self, window: Window, seed: int) -> "Codebook":
         """Fit the centers, the standard deviations around them, and their probabilities.
@@ -220,7 +215,8 @@ class Codebook(nn.Module):
         self.get_buffer("usual").copy_(usual)
         whole = ~targets.isnan().flatten(1).any(dim=1)
         targets, units = targets[whole][:_N_ROWS].clamp(-_FARTHEST, _FARTHEST), units[whole][:_N_ROWS]
-        n = min(self.n_hypotheses, len(targets))
+        n_hypotheses = len(self.get_buffer("logits"))
+        n = min(n_hypotheses, len(targets))
         if n == 0:  # every window has missing values: all paths are the simple forecast
             return self
         rows = targets / self._factors(units)
@@ -236,7 +232,7 @@ class Codebook(nn.Module):
             # Shrink the standard deviation of a cluster towards that of all rows, with the weight of two rows.
             square = (members - members.mean(dim=0)).square().sum(dim=0) + 2 * spread.square()
             self.get_buffer("scales")[k] = (square / (len(members) + 2)).sqrt()
-        counts = torch.bincount(owner, minlength=self.n_hypotheses).float()
+        counts = torch.bincount(owner, minlength=n_hypotheses).float()
         self.get_buffer("logits").copy_((counts / counts.sum()).clamp_min(1e-6).log())
         return self
 

@@ -38,7 +38,7 @@ def write_page(path: Path, forecast: Forecast, *, source: str, value: str, train
     names = list(forecast.panel.names[:_MOST_SERIES])
     left_out = len(forecast.panel.names) - len(names)
     sums = _sums(forecast)[: len(names)]
-    steps = _steps(forecast.panel.grid, forecast.horizon)
+    steps = f"{forecast.horizon:,} {_unit(forecast.panel.grid)}{'s' if forecast.horizon > 1 else ''}"
     plots = []
     for name, (mean, low, high) in zip(names, sums, strict=True):
         figure = report.new_figure(7.2, 3.8)
@@ -79,10 +79,6 @@ def _unit(grid: Grid) -> str:
     if grid.kind == "month":
         return _MONTHS.get(int(grid.step), "step")
     return {"business": "working day", "number": "step"}.get(grid.kind, _UNITS.get(int(grid.step), "step"))
-
-
-def _steps(grid: Grid, horizon: int) -> str:
-    return f"{horizon:,} {_unit(grid)}{'s' if horizon > 1 else ''}"
 
 
 def _period(forecast: Forecast) -> str:

@@ -14,7 +14,7 @@ __all__ = ["read_series"]
 def read_series(
     path: Path, columns: Columns, decimal: str = "", like: TableSchema | None = None
 ) -> tuple[pd.DataFrame, TableSchema | None]:
-    """Read a table of series, and return it with its schema; Parquet files, which store types, have none.
+    """Read a table of series, and return it with its schema; None without a time column.
 
     Series names are read as text, so that a name such as 007 keeps its zeros, and NA is a name.
 
@@ -28,8 +28,6 @@ def read_series(
         ValueError: If the file is not a table, or the notation of its dates or numbers is ambiguous.
         OSError: If the file cannot be read.
     """
-    if path.suffix.lower() in (".parquet", ".pq") and path.is_file():
-        return pd.read_parquet(path), None
     table = read_table(path, decimal)
     texts: dict[str, Any] = {name: table.frame.get_column(name).to_list() for name in table.columns}
     frame = pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in texts.items()})
