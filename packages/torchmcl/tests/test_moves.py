@@ -51,6 +51,15 @@ def test_noise_in_many_dimensions_is_not_taken_for_modes(seed):
     assert moved(samples_of(hypotheses, torch.zeros(1, 32), noise=1.0, n=300, seed=seed))[1] == [0, 1, 2, 3]
 
 
+@for_each("side, splits", [(torch.sign, False), (lambda x: torch.randn(x.shape).sign(), True)])
+def test_a_hypothesis_is_split_only_for_two_answers_at_one_input(side, splits):
+    torch.manual_seed(0)
+    x = 2 * torch.rand(1, 600, 1) - 1
+    hypotheses = torch.stack([0.1 * x, 5 + 0.1 * x], dim=2)  # the second one wins nothing
+    samples = Samples(hypotheses, side(x), torch.ones(1, 600, dtype=torch.bool))
+    assert moved(samples)[1] == ([0, 0] if splits else [0, 1])
+
+
 @given(seed=st.integers(0, 10**6), n_modes=st.integers(1, 6), n=st.integers(2, 8), dim=st.integers(1, 3))
 def test_moves_lower_the_distortion(seed, n_modes, n, dim):
     random = torch.Generator().manual_seed(seed)
@@ -78,6 +87,7 @@ def test_targets_that_are_not_of_the_kind_of_the_hypotheses_have_no_samples():
     several = mcl.Batch(torch.zeros(1, 5, 2), torch.zeros(1, 5, 2, 4), torch.ones(1, 5, 2, dtype=torch.bool))
     samples = Samples.of(predictions, several)
     assert samples.hypotheses.shape == (1, 10, 3, 4)
+    assert Samples.of(predictions, mcl.Batch(torch.zeros(1, 5, 2), torch.zeros(1, 5, 4))).targets.shape == (1, 5, 4)
 
 
 def test_drawn_constants_do_not_depend_on_the_default_device():

@@ -161,16 +161,17 @@ class FleetAnnealing:
         return math.ceil(begun + annealing.POLICY_CONSTANTS.last_move * (self.n_epochs - begun))
 
     def _sampled(self) -> Callable[[], annealing.Samples | None]:
-        """Return a function that returns the samples from which moves are planned."""
+        """Return a function that returns the samples from which moves are planned.
+
+        No row is drawn twice: it would agree with itself on where its residual lies.
+        """
         data = self._step.rows.data
-        n_rows = self._driver.n_move_rows
-        if data.inputs.shape[1] <= n_rows:
-            index = torch.arange(data.inputs.shape[1], device=data.inputs.device).expand(len(self._models), -1)
-        else:
-            places = torch.rand(n_rows, generator=torch.Generator().manual_seed(0)).to(data.inputs.device)
-            index = (places * data.lengths.unsqueeze(-1)).long()
-        real = index < data.lengths.unsqueeze(-1)
-        index = torch.minimum(index, data.lengths.unsqueeze(-1) - 1)
+        n_rows, last = data.inputs.shape[1], data.lengths.unsqueeze(-1) - 1
+        order = torch.rand(n_rows, generator=torch.Generator().manual_seed(0)).to(data.inputs.device)
+        padding = torch.arange(n_rows, device=order.device) > last
+        drawn = order.masked_fill(padding, 2.0).topk(min(n_rows, self._driver.n_move_rows), largest=False)
+        index = drawn.indices.sort().values
+        real, index = index <= last, torch.minimum(index, last)
 
         def samples() -> annealing.Samples | None:
             batch, _ = data.rows(index)

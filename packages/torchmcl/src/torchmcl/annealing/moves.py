@@ -8,6 +8,9 @@ loss by a fifth. The centers are found on one half of the samples, the gain is m
 
 The hypothesis that moves gets the weights of the one that is split, and both are shifted by the centers through their
 biases. Gain and loss are squared distances of the same samples, so scale and number of dimensions do not matter.
+
+A split requires two answers at one input. The residuals of a network that has not yet learned a function without noise
+also have two centers, but neighbors in the input agree on the center; a moved hypothesis would only get in the way.
 """
 
 import math
@@ -32,6 +35,8 @@ __all__ = [
 _N_ERRORS, _MARGIN = 2.0, 0.2
 # Power iterations for the direction of largest variance, and Lloyd iterations for the two centers of the residuals.
 _N_POWER, _N_LLOYD = 8, 4
+# Largest agreement of neighbors on the side of their residuals, beyond chance, for a split (Cohen's kappa).
+_MOST_AGREEMENT = 0.5
 # Maximum number of moves at a time, and of entries in a tensor.
 _MOST_MOVES, _MOST_NUMBERS = 8, 1 << 26
 
@@ -55,15 +60,21 @@ class Samples(NamedTuple):
 
         Args:
             predictions: Predictions for inputs [models, rows, ...].
-            batch: Targets, [models, rows, targets, ...], and their mask.
+            batch: Targets, [models, rows, targets, ...] or [models, rows, ...], and their mask.
             real_rows: Valid rows, [models, rows]; False for rows that pad shorter data sets.
         """
         hypotheses, targets, mask = predictions.hypotheses.detach(), batch.targets, batch.mask
         event = hypotheses.shape[3:]
-        if targets.shape[3:] != event or not targets.is_floating_point() or (mask is not None and mask.ndim > 3):
+        if targets.ndim < hypotheses.ndim and targets.shape[2:].numel() == event.numel():  # one target per row
+            targets = targets.reshape(*targets.shape[:2], 1, *event)
+        if targets.shape[3:] != event or not targets.is_floating_point():
             return None
         n_targets = targets.shape[2]
-        real = torch.ones(targets.shape[:3], dtype=torch.bool, device=targets.device) if mask is None else mask
+        real = torch.ones(targets.shape[:3], dtype=torch.bool, device=targets.device)
+        if mask is not None:
+            if mask.numel() != real.numel():  # a mask of steps
+                return None
+            real = mask.view_as(real)
         real = real if real_rows is None else real & real_rows.unsqueeze(-1)
         hypotheses = hypotheses.flatten(3).repeat_interleave(n_targets, dim=1).float()
         targets = targets.flatten(3).flatten(1, 2).float()
@@ -123,7 +134,7 @@ def planned_moves(samples: Samples, allowed: Tensor) -> Moves:
             some = planned_moves(Samples(*(part[allowed] for part in samples)), allowed[allowed])
             source[allowed], shift[allowed] = some
         return Moves(source, shift)
-    at_once = max(1, _MOST_NUMBERS // (n_samples * n_hypotheses * (n_coordinates + 2)))
+    at_once = max(1, _MOST_NUMBERS // (n_samples * max(n_samples, n_hypotheses * (n_coordinates + 2))))
     if n_models > at_once:
         parts = [
             planned_moves(Samples(*(part[i : i + at_once] for part in samples)), allowed[i : i + at_once])
@@ -156,7 +167,10 @@ def planned_moves(samples: Samples, allowed: Tensor) -> Moves:
 
 
 def _splits(samples: Samples, cost: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gain [models, hypotheses] of splitting each hypothesis, and the two centers of its residuals."""
+    """Return the gain [models, hypotheses] of splitting each hypothesis, and the two centers of its residuals.
+
+    The gain is minus infinity if there is nothing to split, because neighbors agree on the center.
+    """
     n_models, _, n_hypotheses, n_coordinates = samples.hypotheses.shape
     winner = cost.argmin(dim=-1)
     place = winner.unsqueeze(-1).expand(-1, -1, n_coordinates)
@@ -191,7 +205,34 @@ def _splits(samples: Samples, cost: Tensor) -> tuple[Tensor, Tensor]:
     n_judged = judged.sum(dim=1, keepdim=True).clamp_min(1)
     gain = _members(winner, n_hypotheses, gained).sum(dim=1)
     error = _members(winner, n_hypotheses, gained.square()).sum(dim=1).sqrt()
-    return (gain - _N_ERRORS * error) / n_judged, centers.unflatten(1, (n_hypotheses, 2))
+    gain = (gain - _N_ERRORS * error) / n_judged
+    gain = gain.masked_fill(_agreement(samples, winner, side) > _MOST_AGREEMENT, -math.inf)
+    return gain, centers.unflatten(1, (n_hypotheses, 2))
+
+
+def _agreement(samples: Samples, winner: Tensor, side: Tensor) -> Tensor:
+    """Return how far samples and their nearest neighbors agree on a side, beyond chance, [models, hypotheses].
+
+    This is Cohen's kappa: 0 by chance, 1 if the input determines the side. The neighbor has the same winner. Inputs are
+    close if their vectors of all hypotheses are.
+
+    Args:
+        samples: Hypotheses and valid samples.
+        winner: Nearest hypothesis of each sample, [models, samples].
+        side: Nearer one of the two centers of its residuals, [models, samples].
+    """
+    places = samples.hypotheses.flatten(2)
+    places = places - places.mean(dim=1, keepdim=True)  # distances are computed from products
+    distance = torch.cdist(places, places)
+    distance.masked_fill_((winner.unsqueeze(2) != winner.unsqueeze(1)) | ~samples.real.unsqueeze(1), math.inf)
+    distance.diagonal(dim1=1, dim2=2).fill_(math.inf)
+    nearest, neighbor = distance.min(dim=2)
+    known = (samples.real & nearest.isfinite()).to(places.dtype)
+    agrees = known * (side == side.gather(1, neighbor))
+    n_hypotheses = samples.hypotheses.shape[2]
+    count, first, same = (_members(winner, n_hypotheses, value).sum(dim=1) for value in (known, known * side, agrees))
+    by_chance = (first.square() + (count - first).square()) / count.clamp_min(1)
+    return (same - by_chance) / (count - by_chance).clamp_min(torch.finfo(places.dtype).tiny)
 
 
 def _members(group: Tensor, n_groups: int, values: Tensor) -> Tensor:
