@@ -9,7 +9,6 @@ the tuned ones the candidate), and the test fold is looked at once. Parts whose 
 
 import csv
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,9 +95,18 @@ def run_part(name: str, part: str, data: Path, device: str) -> list[dict[str, An
 
 
 def run_fleet(
-    name: str, methods: dict[str, list[Candidate]], detached: bool, data: Path, device: str
+    name: str,
+    methods: dict[str, list[Candidate]],
+    detached: bool,
+    data: Path,
+    device: str,
+    n_seeds: int = N_SEEDS,
+    best: bool = True,
 ) -> list[dict[str, Any]]:
-    """Train all candidates on all folds of a data set with all seeds, and return a row for each."""
+    """Train all candidates on all folds of a data set with all seeds, and return a row for each.
+
+    The rows describe the epoch that is best on the held-out rows, or the last one.
+    """
     folds = load_uci(name, data)
     split = [round(0.9 * len(fold.train_inputs)) for fold in folds]
     train = [(f.train_inputs[:n], f.train_targets[:n]) for f, n in zip(folds, split, strict=True)]
@@ -108,7 +116,7 @@ def run_fleet(
         for method, candidates in methods.items()
         for candidate in candidates
         for fold in range(len(folds))
-        for seed in range(N_SEEDS)
+        for seed in range(n_seeds)
     ]
     own = [fold for _, _, fold, _ in tasks]
     fleet = Fleet(
@@ -130,7 +138,7 @@ def run_fleet(
         progress=False,
     )
     test = FleetData.of_sets([(fold.test_inputs, fold.test_targets) for fold in folds], own)
-    metrics = fleet.evaluate(test, best=True)
+    metrics = fleet.evaluate(test, best=best)
     rows = []
     for index, (method, candidate, fold, seed) in enumerate(tasks):
         scale = folds[fold].target_std
@@ -170,18 +178,15 @@ def compared(rows: list[dict[str, Any]], name: str, ours: str, other: str) -> di
         return {}
     a, b = (np.array([values[fold] for fold in both]) for values in (mine, theirs))
     p = float(wilcoxon(a, b).pvalue)
-    verdict = ("better" if a.mean() < b.mean() else "worse") + (", p < 0.05" if p < 0.05 else "")
     return {
         "set": name,
         "ours": ours,
         "other": other,
-        "folds": len(both),
         "ours_distortion": math.exp(a.mean()),
         "other_distortion": math.exp(b.mean()),
         "ratio": math.exp((a - b).mean()),
         "ratio_standard_error": math.exp((a - b).mean()) * float((a - b).std(ddof=1)) / math.sqrt(len(both)),
         "wilcoxon_p": p,
-        "verdict": verdict,
     }
 
 
@@ -209,9 +214,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 {
                     "set": name,
                     "auto_mean": float(np.mean(own)),
-                    "auto_std": float(np.std(own)),
                     "published_amcl": published.get(name),
-                    "below_published": float(np.mean(own)) < published.get(name, math.inf),
                 }
             )
     return out
@@ -228,19 +231,16 @@ if __name__ == "__main__":
     if options.records.exists():
         with options.records.open(newline="") as file:
             rows = list(csv.DictReader(file))
-    seconds: list[dict[str, Any]] = []
     for name in options.sets.split(","):
         for part in options.parts.split(","):
             wanted = {method for make, _ in PARTS[part] for method in make()}
             if any(row["set"] == name and row["method"] in wanted for row in rows):
                 continue
-            start = time.perf_counter()
             rows += run_part(name, part, options.data, options.device)
-            seconds.append({"set": name, "part": part, "seconds": round(time.perf_counter() - start, 1)})
-            print(seconds[-1], flush=True)
+            print(name, part, flush=True)
             lines = [
                 ",".join(FIELDS),
                 *(",".join(str(row[field]).replace(",", ";") for field in FIELDS) for row in rows),
             ]
             write_atomically(options.records, "\n".join(lines) + "\n")
-    report("auto", options.device, [*summary(rows), *seconds], options.out)
+    report("auto", options.device, summary(rows), options.out)

@@ -1,46 +1,59 @@
-"""Automatic annealing and the other rules on problems with several modes and a known lowest distortion.
+"""Automatic annealing and the other rules on problems with several modes and a known floor, and on UCI sets.
 
-python -m benchmarks.annealing.modes [--device cuda] [--seeds 20] [--problems "circle,3 x 3 branches"] [--out FILE.json]
+python -m benchmarks.annealing.modes [--device cuda] [--seeds 20] [--problems "circle; 3 x 3 branches"]
+    [--arms "auto; WTA"] [--data FOLDER --sets yacht,energy] [--before FILE.json] [--out FILE.json]
 
 Single networks, nothing chosen per problem. Inputs and targets are standardized as the estimators do; a tenth of the
 rows is held out, and the last weights are judged on 4000 fresh rows. With the other rules the learning rate falls
-along a cosine and the weight decay is 0.05. For each rule: the median of distortion / floor, and the share of networks
-above 1.5 and above 2 times the floor.
+along a cosine and the weight decay is 0.05. For each rule: the median of distortion / floor, and the fraction of
+networks above 1.5 times the floor; without noise, where the floor is 0, the distortion itself. On UCI sets: the
+distortion on the test folds after the last epoch. At the end each rule is compared with "auto", of this run or of
+an earlier record: geometric mean of the ratios over paired seeds or folds, and p of Wilcoxon's test.
 """
 
-import time
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.stats import wilcoxon
 
 import torchmcl as mcl
 from benchmarks._common import parser, report
-from torchmcl_fleet import Fleet, FleetData, default_batch_size
+from benchmarks.annealing.auto import N_EPOCHS, run_fleet
+from torchmcl_fleet import Candidate, Fleet, FleetData, default_batch_size
 from torchmcl_studies.modes import MODE_PROBLEMS, ModeProblem
 
 N_STEPS = 1500
 N_TEST = 4000
 
 
-def rules_of(problem: ModeProblem, n_epochs: int) -> dict[str, Any]:
-    """Return the rules of a training run with this number of epochs."""
-    cooling = mcl.Exponential(0.5, 1e-3 ** (1 / max(1, 0.7 * n_epochs)), cutoff=5e-4)
-    n = problem.n_hypotheses
-
-    def top(epoch: float) -> mcl.TopK:
-        return mcl.TopK(max(1, round(n ** (1 - min(1.0, 2 * epoch / n_epochs)))))
-
-    return {
-        "auto": mcl.AutoAnnealing(),
-        "WTA": mcl.WTA(),
-        "Relaxed-WTA 0.1": mcl.RelaxedWTA(0.1),
-        "annealed": mcl.annealed(mcl.AnnealedWTA, temperature=cooling),
-        "top k": top,
-    }
+def cooling(_: int, n_epochs: int) -> Any:
+    """Return the paper's exponential cooling, over 70 % of the training run."""
+    temperature = mcl.Exponential(0.5, 1e-3 ** (1 / max(1, 0.7 * n_epochs)), cutoff=5e-4)
+    return mcl.annealed(mcl.AnnealedWTA, temperature=temperature)
 
 
-def row_of(problem: ModeProblem, n_seeds: int, device: str) -> dict[str, object]:
-    """Train all rules on a problem, and return their distortions relative to the floor."""
+def top(n: int, n_epochs: int) -> Any:
+    """Return top k with a k that falls from all hypotheses to one in half of the training run."""
+    return lambda epoch: mcl.TopK(max(1, round(n ** (1 - min(1.0, 2 * epoch / n_epochs)))))
+
+
+# Name -> function of the numbers of hypotheses and epochs that returns the rule.
+ARMS: dict[str, Callable[[int, int], Any]] = {
+    "auto": lambda *_: mcl.AutoAnnealing(),
+    "WTA": lambda *_: mcl.WTA(),
+    "Relaxed-WTA 0.1": lambda *_: mcl.RelaxedWTA(0.1),
+    "annealed": cooling,
+    "top k": top,
+}
+
+
+def row_of(problem: ModeProblem, arms: list[str], n_seeds: int, device: str) -> dict[str, Any]:
+    """Train the rules on a problem, and return their distortions relative to the floor."""
     n_train = problem.n_rows - problem.n_rows // 10
     batch_size = min(n_train, problem.batch_size or default_batch_size(n_train))
     n_batches = -(-n_train // batch_size)
@@ -60,9 +73,10 @@ def row_of(problem: ModeProblem, n_seeds: int, device: str) -> dict[str, object]
     data, held_out = FleetData.of_sets(train, own), FleetData.of_sets(held, own)
     inputs, targets = (torch.stack(parts) for parts in zip(*test, strict=True))
     floor = problem.floor(*((12, 8000) if problem.n_hypotheses > 20 else (48, 8000)), device=device)
-    row: dict[str, object] = {"problem": problem.name, "floor": floor, "epochs": n_epochs, "batches": n_batches}
-    for name, rule in rules_of(problem, n_epochs).items():
-        auto = name == "auto"
+    row: dict[str, Any] = {"problem": problem.name, "floor": floor, "epochs": n_epochs, "batches": n_batches}
+    for name in arms:
+        rule = ARMS[name](problem.n_hypotheses, n_epochs)
+        auto = isinstance(rule, mcl.AutoAnnealing)
         fleet = Fleet(
             lambda: mcl.MultiHypothesisMLP(
                 inputs.shape[-1], targets.shape[-1], problem.n_hypotheses, hidden=problem.hidden, detach_scores=True
@@ -73,60 +87,66 @@ def row_of(problem: ModeProblem, n_seeds: int, device: str) -> dict[str, object]
             weight_decay=0.0 if auto else 0.05,
             device=device,
         )
-        start = time.perf_counter()
         fleet.fit(data, n_epochs, batch_size=batch_size, validation=held_out, progress=False)
-        seconds = time.perf_counter() - start
         hypotheses = fleet.predict(inputs, per_model=True).hypotheses
         cost = torch.stack([torch.cdist(t.float(), h).square() for t, h in zip(targets, hypotheses, strict=True)])
-        ratio = cost.amin(dim=-1).mean(dim=(1, 2)) * torch.stack(scales) / floor
+        ratio = cost.amin(dim=-1).mean(dim=(1, 2)) * torch.stack(scales) / (floor if floor > 1e-9 else 1.0)
         row[name] = {
             "median": float(ratio.median()),
             "above_1.5": float((ratio > 1.5).float().mean()),
-            "above_2": float((ratio > 2).float().mean()),
-            "seconds": seconds,
-            "ratios": [round(value, 4) for value in ratio.tolist()],
+            "ratios": [float(f"{value:.4g}") for value in ratio.tolist()],
         }
     return row
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, object]:
-    """Return a comparison of automatic annealing with the best other rule."""
-    others = [name for name in rows[0] if isinstance(rows[0][name], dict) and name != "auto"]
-    best = [min(row[name]["median"] for name in others) for row in rows]
-    auto = [row["auto"]["median"] for row in rows]
-    pairs = list(zip(rows, auto, best, strict=True))
-    return {
-        "problems": len(rows),
-        "auto_best": sum(a < b for _, a, b in pairs),
-        "auto_within_5_percent": sum(a <= 1.05 * b for _, a, b in pairs),
-        "behind": {row["problem"]: round(a / b, 3) for row, a, b in pairs if a > 1.05 * b},
-        "more_than_2_percent_above_1.5": [row["problem"] for row in rows if row["auto"]["above_1.5"] > 0.02],
-        "more_than_2_percent_above_2": [row["problem"] for row in rows if row["auto"]["above_2"] > 0.02],
+def uci_row(name: str, arms: list[str], data: Path, device: str) -> dict[str, Any]:
+    """Train the rules on the folds of a UCI set, and return their test distortions after the last epoch."""
+    rules = {arm: ARMS[arm](5, N_EPOCHS) for arm in arms}
+    plain = {"learning_rate": mcl.Cosine(0.01, 0.0, N_EPOCHS), "weight_decay": 0.05}
+    methods = {
+        arm: [Candidate(arm, rule, **({} if isinstance(rule, mcl.AutoAnnealing) else plain))]
+        for arm, rule in rules.items()
     }
+    rows = run_fleet(name, methods, True, data, device, n_seeds=1, best=False)
+    values = {arm: [row["distortion"] for row in rows if row["method"] == arm] for arm in arms}
+    return {"problem": f"UCI {name}"} | {arm: {"median": float(np.median(v)), "ratios": v} for arm, v in values.items()}
+
+
+def compared(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the ratios of all rules to "auto" in `before`, for each problem and on average."""
+    known = {row["problem"]: row["auto"]["ratios"] for row in before if "auto" in row}
+    out: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        for arm in ARMS.keys() & row.keys() if row["problem"] in known else ():
+            logs = np.log(np.array(row[arm]["ratios"]) / known[row["problem"]])
+            p = float(wilcoxon(logs).pvalue) if logs.any() else 1.0
+            out.setdefault(arm, {})[row["problem"]] = {"ratio": math.exp(logs.mean()), "p": p}
+    for arm, found in out.items():
+        for kind, is_uci in (("modes", False), ("UCI", True)):
+            ratios = [value["ratio"] for name, value in found.items() if name.startswith("UCI ") == is_uci]
+            if ratios:
+                print(f"{arm}: {math.exp(np.log(ratios).mean()):.3f} on {len(ratios)} {kind}", flush=True)
+    return [{"problem": "compared", arm: found} for arm, found in out.items()]
 
 
 def main() -> None:
     """Run the problems and report the results."""
     arguments = parser(__doc__)
     arguments.add_argument("--seeds", type=int, default=20)
-    arguments.add_argument("--problems", default="", help="names, separated by semicolons; all by default")
+    arguments.add_argument("--problems", default=";".join(problem.name for problem in MODE_PROBLEMS))
+    arguments.add_argument("--arms", default=";".join(ARMS), help="names, separated by semicolons; all by default")
+    arguments.add_argument("--data", type=Path, help="folder of the UCI sets")
+    arguments.add_argument("--sets", default="", help="names of UCI sets, separated by commas")
+    arguments.add_argument("--before", type=Path, help="record of another version, to compare with")
     options = arguments.parse_args()
-    wanted = [name.strip() for name in options.problems.split(";") if name.strip()]
-    rows = []
+    wanted, arms = ([name.strip() for name in text.split(";")] for text in (options.problems, options.arms))
+    rows = [uci_row(name, arms, options.data, options.device) for name in options.sets.split(",") if name]
     for problem in MODE_PROBLEMS:
-        if not wanted or problem.name in wanted:
-            rows.append(row_of(problem, options.seeds, options.device))
-            print(_line(rows[-1]), flush=True)
-    report("modes", options.device, [*rows, {"problem": "summary", **summary(rows)}], options.out)
-
-
-def _line(row: dict[str, Any]) -> str:
-    cells = [
-        f"{name} {value['median']:.2f} ({value['above_1.5']:.0%}, {value['above_2']:.0%}) {value['seconds']:.1f}s"
-        for name, value in row.items()
-        if isinstance(value, dict)
-    ]
-    return f"{row['problem']} [{row['floor']:.2g}]: " + "; ".join(cells)
+        if problem.name in wanted:
+            rows.append(row_of(problem, arms, options.seeds, options.device))
+            print(problem.name, {arm: round(rows[-1][arm]["median"], 4) for arm in arms}, flush=True)
+    before = json.loads(options.before.read_text())["rows"] if options.before else rows
+    report("modes", options.device, [*rows, *compared(rows, before)], options.out)
 
 
 if __name__ == "__main__":

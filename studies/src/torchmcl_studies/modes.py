@@ -185,6 +185,15 @@ def _heavy_tails(x: Tensor, generator: Generator) -> Tensor:
     return _whole(x, generator, 4) * (1.2 + 0.5 * x[:, :1]) + 0.03 * student
 
 
+def _exact(n: int) -> Draw:
+    """Lines through (-1, 0) without noise, or one curve."""
+
+    def draw(x: Tensor, generator: Generator) -> Tensor:
+        return torch.sin(3 * x) if n == 1 else (1 + x) * _whole(x, generator, n) / (n - 1)
+
+    return draw
+
+
 def _many_dimensions(x: Tensor, generator: Generator) -> Tensor:
     fixed = Generator().manual_seed(3)
     places, slopes = torch.randn(2, 6, 32, generator=fixed)
@@ -255,6 +264,9 @@ MODE_PROBLEMS: tuple[ModeProblem, ...] = (
     ModeProblem("three targets a row", 5, _branches(_FIFTHS), n_rows=1000, n_targets=3),
     ModeProblem("200 rows", 3, _branches(_THIRDS), n_rows=200),
     ModeProblem("200 000 rows", 9, _tree, n_rows=200_000, n_epochs=5),
+    ModeProblem("one answer without noise, 4 hypotheses", 4, _exact(1), n_rows=300, n_epochs=300),
+    ModeProblem("two answers without noise, 3 hypotheses", 3, _exact(2), n_rows=300, n_epochs=300),
+    ModeProblem("three answers without noise, 8 hypotheses", 8, _exact(3), n_rows=1000, n_epochs=300),
     ModeProblem("linear network", 5, _branches(_FIFTHS), hidden=()),
     ModeProblem("deep network", 5, _branches(_FIFTHS), hidden=(128, 128, 128, 128), learning_rate=1e-3),
     ModeProblem("small rate", 8, _circle([1 / 8] * 8, 0.055), learning_rate=1e-3),
