@@ -5,10 +5,10 @@ python -m benchmarks.annealing.modes [--device cuda] [--seeds 20] [--problems "c
 
 Single networks, nothing chosen per problem. Inputs and targets are standardized as the estimators do; a tenth of the
 rows is held out, and the last weights are judged on 4000 fresh rows. With the other rules the learning rate falls
-along a cosine and the weight decay is 0.05. For each rule: the median of distortion / floor, and the fraction of
-networks above 1.5 times the floor; without noise, where the floor is 0, the distortion itself. On UCI sets: the
-distortion on the test folds after the last epoch. At the end each rule is compared with "auto", of this run or of
-an earlier record: geometric mean of the ratios over paired seeds or folds, and p of Wilcoxon's test.
+along a cosine and the weight decay is 0.05. For each rule: the ratios of distortion and floor, and their median;
+without noise, where the floor is 0, the distortion itself. On UCI sets: the distortion on the test folds after the last
+epoch. At the end each rule is compared with "auto", of this run or of an earlier record: geometric mean of the ratios
+over paired seeds or folds, and p of Wilcoxon's test.
 """
 
 import json
@@ -49,7 +49,19 @@ ARMS: dict[str, Callable[[int, int], Any]] = {
     "Relaxed-WTA 0.1": lambda *_: mcl.RelaxedWTA(0.1),
     "annealed": cooling,
     "top k": top,
+    "WTA with moves": lambda *_: mcl.AutoAnnealing(hold=False, cooling=0.0, noise_decay=0.0),
+    "no hold": lambda *_: mcl.AutoAnnealing(hold=False),
+    "no cooling": lambda *_: mcl.AutoAnnealing(cooling=0.0),
+    "no moves": lambda *_: mcl.AutoAnnealing(moves=False),
+    "no decay": lambda *_: mcl.AutoAnnealing(noise_decay=0.0),
 }
+
+
+def settings(rule: Any, rate: float, n_epochs: int) -> dict[str, Any]:
+    """Return the learning rate and the weight decay of a rule; automatic annealing sets its own."""
+    if isinstance(rule, mcl.AutoAnnealing):
+        return {"learning_rate": rate, "weight_decay": 0.0}
+    return {"learning_rate": mcl.Cosine(rate, 0.0, n_epochs), "weight_decay": 0.05}
 
 
 def row_of(problem: ModeProblem, arms: list[str], n_seeds: int, device: str) -> dict[str, Any]:
@@ -73,40 +85,30 @@ def row_of(problem: ModeProblem, arms: list[str], n_seeds: int, device: str) -> 
     data, held_out = FleetData.of_sets(train, own), FleetData.of_sets(held, own)
     inputs, targets = (torch.stack(parts) for parts in zip(*test, strict=True))
     floor = problem.floor(*((12, 8000) if problem.n_hypotheses > 20 else (48, 8000)), device=device)
-    row: dict[str, Any] = {"problem": problem.name, "floor": floor, "epochs": n_epochs, "batches": n_batches}
+    row: dict[str, Any] = {"problem": problem.name, "floor": floor, "epochs": n_epochs}
     for name in arms:
         rule = ARMS[name](problem.n_hypotheses, n_epochs)
-        auto = isinstance(rule, mcl.AutoAnnealing)
         fleet = Fleet(
             lambda: mcl.MultiHypothesisMLP(
                 inputs.shape[-1], targets.shape[-1], problem.n_hypotheses, hidden=problem.hidden, detach_scores=True
             ),
             n_seeds,
             rule=rule,
-            learning_rate=problem.learning_rate if auto else mcl.Cosine(problem.learning_rate, 0.0, n_epochs),
-            weight_decay=0.0 if auto else 0.05,
             device=device,
+            **settings(rule, problem.learning_rate, n_epochs),
         )
         fleet.fit(data, n_epochs, batch_size=batch_size, validation=held_out, progress=False)
         hypotheses = fleet.predict(inputs, per_model=True).hypotheses
         cost = torch.stack([torch.cdist(t.float(), h).square() for t, h in zip(targets, hypotheses, strict=True)])
         ratio = cost.amin(dim=-1).mean(dim=(1, 2)) * torch.stack(scales) / (floor if floor > 1e-9 else 1.0)
-        row[name] = {
-            "median": float(ratio.median()),
-            "above_1.5": float((ratio > 1.5).float().mean()),
-            "ratios": [float(f"{value:.4g}") for value in ratio.tolist()],
-        }
+        row[name] = {"median": float(ratio.median()), "ratios": ratio.tolist()}
     return row
 
 
 def uci_row(name: str, arms: list[str], data: Path, device: str) -> dict[str, Any]:
     """Train the rules on the folds of a UCI set, and return their test distortions after the last epoch."""
     rules = {arm: ARMS[arm](5, N_EPOCHS) for arm in arms}
-    plain = {"learning_rate": mcl.Cosine(0.01, 0.0, N_EPOCHS), "weight_decay": 0.05}
-    methods = {
-        arm: [Candidate(arm, rule, **({} if isinstance(rule, mcl.AutoAnnealing) else plain))]
-        for arm, rule in rules.items()
-    }
+    methods = {arm: [Candidate(arm, rule, **settings(rule, 0.01, N_EPOCHS))] for arm, rule in rules.items()}
     rows = run_fleet(name, methods, True, data, device, n_seeds=1, best=False)
     values = {arm: [row["distortion"] for row in rows if row["method"] == arm] for arm in arms}
     return {"problem": f"UCI {name}"} | {arm: {"median": float(np.median(v)), "ratios": v} for arm, v in values.items()}
@@ -114,7 +116,7 @@ def uci_row(name: str, arms: list[str], data: Path, device: str) -> dict[str, An
 
 def compared(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the ratios of all rules to "auto" in `before`, for each problem and on average."""
-    known = {row["problem"]: row["auto"]["ratios"] for row in before if "auto" in row}
+    known = {row["problem"]: row["auto"]["ratios"] for row in before if "ratios" in row.get("auto", {})}
     out: dict[str, dict[str, Any]] = {}
     for row in rows:
         for arm in ARMS.keys() & row.keys() if row["problem"] in known else ():

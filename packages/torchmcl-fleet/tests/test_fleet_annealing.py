@@ -8,6 +8,7 @@ import torch
 import torchmcl as mcl
 from plain_loop import assert_same_bits, rows, small_mlp
 from torchmcl.annealing import AutoAnnealing
+from torchmcl.annealing.auto import UNIFORM
 from torchmcl_fleet import Checkpointing, Fleet, FleetData
 
 N_EPOCHS = 40
@@ -18,12 +19,10 @@ DATA = FleetData.of_sets([rows(13, seed=0), rows(8, seed=1)], [0, 1, 0])
 def test_held_out_rows_are_measured_where_there_are_any(batch_size):
     inputs, targets = rows(60, seed=0)
     fleet = Fleet(small_mlp, 1, rule=AutoAnnealing(), learning_rate=0.01)
-    hypotheses = fleet.predict(inputs).hypotheses[0]
     options = {"batch_size": batch_size, "validation": FleetData.shared(inputs, 10 * targets, 1), "progress": False}
     history = fleet.fit(FleetData.shared(inputs, targets, 1), 20, **options)
-    apart = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=10 * targets).mean()
-    assert float(history.temperatures[0]) == pytest.approx(4 * float(apart), rel=0.3)  # of rows that were drawn
-    assert float(history.temperatures[0]) > 20 * float(targets.square().mean())
+    cooling = history.temperatures[history.temperatures < UNIFORM]
+    assert float(cooling[0]) > 20 * float(targets.square().mean())
 
 
 @pytest.mark.parametrize("n_broken", [1, 60])
@@ -109,7 +108,8 @@ def test_an_answer_that_depends_on_the_input_is_learned_before_it_splits():
     fleet = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2, hidden=(16,)), 1, rule=AutoAnnealing(), learning_rate=0.02)
     history = fleet.fit(FleetData.shared(inputs, targets, 1), 400, progress=False)
     temperatures = history.temperatures[:, 0]
-    assert temperatures[0] > 2 * 3 > 4 * 0.05 > temperatures[39] > 0.1  # held, and following the answer down
+    assert (temperatures[:40] == UNIFORM).all()  # held
+    assert 0.015 < temperatures[temperatures < UNIFORM][0] < 0.05  # half of what remains
     hypotheses = fleet.predict(torch.tensor([[0.5]])).hypotheses.flatten().sort().values
     torch.testing.assert_close(hypotheses, torch.tensor([1.3, 1.7]), atol=0.05, rtol=0)
 

@@ -83,7 +83,8 @@ def rule_of(objective: ObjectiveConfig) -> RuleLike:
         "mcl": WTA(),
         "relaxed-wta": RelaxedWTA(objective.epsilon),
         "sinkhorn": Sinkhorn(objective.temperature),
-        "auto": AutoAnnealing(),
+        # Decibels have no natural zero. At this temperature a softmin begins to distinguish the untrained outputs.
+        "auto": AutoAnnealing(begin=2.1),
     }
     return rules[objective.rule]
 

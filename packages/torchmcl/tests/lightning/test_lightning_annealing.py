@@ -57,6 +57,15 @@ def test_a_training_ends_cold_and_slow():
     assert 0 < rate < 0.01
 
 
+def test_validation_batches_are_measured_if_there_are_any():
+    far = DataLoader([batch._replace(targets=batch.targets + 9) for batch in samples()], batch_size=6)
+    module = MCLModule(network(), AutoAnnealing(), learning_rate=1e-3)
+    trainer = pl.Trainer(max_epochs=12, enable_checkpointing=False, **QUIET)
+    trainer.fit(module, loader(), far)
+    assert float(module.annealing.state["best"]) > 10
+    assert module.phase.startswith("winner-takes-all")
+
+
 class Watch(pl.Callback):
     """Keep the temperature and the learning rate of every batch."""
 
@@ -156,7 +165,7 @@ def test_batches_without_a_known_cost_are_passed_over():
     annealing.observe(known, 0.1, 10)
     annealing.observe(empty, 0.2, 10)
     annealing.end_epoch(optimizer, 1, 10)
-    assert [float(annealing.state[name]) for name in ("first", "scale", "lowest")] == [2.0, 2.0, 2.0]
+    assert [float(annealing.state[name]) for name in ("first", "lowest")] == [2.0, 2.0]
 
 
 def test_costs_without_a_zero_are_measured_by_their_differences_even_if_some_batches_are_above_it():

@@ -13,9 +13,6 @@ from torchmcl_fleet.modules.stacked import StackedModules, replace_where
 
 __all__ = ["FleetAnnealing"]
 
-# Fifty measurements are enough to detect a plateau during a hold; later, half as many suffice.
-_N_MEASUREMENTS, _N_LATER = 50, 24
-
 
 class _Block(NamedTuple):
     """Values of the policies in the epochs from `first` up to but not including `stop`."""
@@ -46,7 +43,7 @@ class FleetAnnealing:
         self.n_epochs, self._models, self._step = n_epochs, models, step
         self._measure, self._measure_trained = step.measurements()
         # Targets seen by a model in training: weight decay falls with their number.
-        self.n_points, self.n_steps = step.rows.n_points(n_epochs), n_epochs * step.rows.n_steps
+        self._counts = {"n_rows": step.rows.n_points(n_epochs), "n_steps": n_epochs * step.rows.n_steps}
         self.chosen = torch.tensor([isinstance(rule, AutoAnnealing) for rule in rules], device=device)
         policies = [rule if isinstance(rule, AutoAnnealing) else AutoAnnealing() for rule in rules]
         self._driver = annealing.AnnealingDriver(
@@ -54,7 +51,7 @@ class FleetAnnealing:
         )
         self._driver.n_hypotheses, *event = step.hypotheses_shape()
         self._driver.n_coordinates = math.prod(event)
-        self.every = max(1, n_epochs // _N_MEASUREMENTS)
+        self.every = max(1, n_epochs // annealing.POLICY_CONSTANTS.n_checks)
         self._block: _Block | None = None
         #: State of the policies, initial weights and buffers; changed in place.
         initial = {f"initial.{name}": value.detach().clone() for name, value in models.state.items()}
@@ -67,9 +64,8 @@ class FleetAnnealing:
         """Measure the models before their first epoch."""
         mean, best, spread, has_zero = self._measure()
         mean, best, spread = (value.nan_to_num(0.0) for value in (mean, best, spread))  # then there is no hold
-        for name, value in self._driver.initial(
-            annealing.CostScale(mean, best, spread, has_zero), self.n_epochs
-        ).items():
+        measured = annealing.CostScale(mean, best, spread, has_zero)
+        for name, value in self._driver.initial(measured, self.n_epochs, **self._counts).items():
             self.state[name].copy_(value)
         self._driver.warn_without_head()
         if self._driver.head is not None:
@@ -123,7 +119,7 @@ class FleetAnnealing:
 
     def values_of(self, epochs: Tensor) -> annealing.AutoValues:
         """Return the values of epochs [epochs, 1], each [epochs, models]."""
-        values = self._driver.values(epochs, self.n_epochs, n_rows=self.n_points, n_steps=self.n_steps)
+        values = self._driver.values(epochs, self.n_epochs)
         others = (torch.nan, 1.0, 0.0)
         return annealing.AutoValues(
             *(torch.where(self.chosen, value, other) for value, other in zip(values, others, strict=True))
@@ -134,8 +130,7 @@ class FleetAnnealing:
         begun = self.state["begun"][self.chosen]
         if bool((begun < 0).any()):
             return True
-        later = max(1, self.n_epochs // _N_LATER // self.every) * self.every
-        return ended % later == 0 and ended < self._settled(float(begun.max()))
+        return ended < self._settled(float(begun.max()))
 
     def _block_around(self, epoch: int) -> _Block:
         """Return the values of a block of epochs that contains this one.
@@ -158,7 +153,7 @@ class FleetAnnealing:
 
     def _settled(self, begun: float) -> int:
         """Return the epoch after which the policy no longer changes a model whose cooling began at epoch `begun`."""
-        return math.ceil(begun + annealing.POLICY_CONSTANTS.last_move * (self.n_epochs - begun))
+        return math.ceil(begun + annealing.POLICY_CONSTANTS.settling * (self.n_epochs - begun))
 
     def _sampled(self) -> Callable[[], annealing.Samples | None]:
         """Return a function that returns the samples from which moves are planned.
@@ -169,7 +164,7 @@ class FleetAnnealing:
         n_rows, last = data.inputs.shape[1], data.lengths.unsqueeze(-1) - 1
         order = torch.rand(n_rows, generator=torch.Generator().manual_seed(0)).to(data.inputs.device)
         padding = torch.arange(n_rows, device=order.device) > last
-        drawn = order.masked_fill(padding, 2.0).topk(min(n_rows, self._driver.n_move_rows), largest=False)
+        drawn = order.masked_fill(padding, 2.0).topk(min(n_rows, self._driver.n_samples), largest=False)
         index = drawn.indices.sort().values
         real, index = index <= last, torch.minimum(index, last)
 

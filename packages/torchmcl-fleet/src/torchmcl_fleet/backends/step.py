@@ -34,10 +34,6 @@ def why_not_usual(training: TrainingProblem) -> str | None:
     return None
 
 
-# Number of rows on which costs are measured: a few hundred rows take 1 to 2 percent of the training time.
-_N_MEASURED_ROWS = 256
-
-
 class AutogradStep:
     """Losses and gradients of stacked models by `mcl_step` and autograd.
 
@@ -100,7 +96,8 @@ class AutogradStep:
             return self.models(batch.inputs).hypotheses.shape[2:]
 
     def _cost_scale_of(self, rows: FleetData) -> Callable[[], annealing.CostScale]:
-        places = torch.rand(_N_MEASURED_ROWS, generator=torch.Generator().manual_seed(0)).to(rows.inputs.device)
+        n_rows = annealing.AnnealingDriver.n_samples
+        places = torch.rand(n_rows, generator=torch.Generator().manual_seed(0)).to(rows.inputs.device)
         return self.cost_scale_on(rows, (places * rows.lengths.unsqueeze(-1)).long())
 
     def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], annealing.CostScale]:

@@ -388,10 +388,10 @@ class Continuation:
             return [WTA()] * len(costs), None
         measured, epoch = cost_scale(assign(costs, WTA()), stacked=True), float(self.n_epochs)
         if self.annealing is None:  # streamed rows cannot be repeated, so the temperature is not held
-            state = policy.init(measured, horizon, n_coordinates=n_coordinates, may_hold=False)
+            state = replace(policy, hold=False).init(measured, horizon, n_coordinates=n_coordinates)
         else:
             state = {name: value.clone() for name, value in self.annealing.items()}
-            policy.update(state, measured, epoch, horizon, n_coordinates=n_coordinates)
+            policy.update(state, measured, epoch, horizon)
         temperatures = policy.value(state, epoch, horizon).temperature.tolist()
         return [AnnealedWTA(t) if t > 0 else WTA() for t in temperatures], state
 

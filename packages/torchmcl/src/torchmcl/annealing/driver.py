@@ -6,6 +6,7 @@ measure them on their rows (`torchmcl_fleet.annealing`).
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -20,9 +21,6 @@ __all__ = ["CHANGES", "AnnealingDriver", "AnnealingEvent", "Change", "TrainedWei
 
 Change = Literal["rewind", "separation", "move"]
 CHANGES: tuple[Change, ...] = ("rewind", "separation", "move")
-
-# Minimum number of samples for planning moves, in total and per hypothesis.
-_N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS = 512, 32
 
 
 class AnnealingEvent(NamedTuple):
@@ -64,7 +62,10 @@ class AnnealingDriver:
         state: State of the policy, one entry per model.
         n_hypotheses: Number of hypotheses of a model; set by the caller once it is known.
         n_coordinates: Number of coordinates of a hypothesis; set by the caller once it is known.
+        n_samples: Number of samples on which moves are planned and, in fleets, costs are measured.
     """
+
+    n_samples = 512
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class AnnealingDriver:
         n_models: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.policy = policy
         self.head = None if model is None else head_of(model)
+        self.policy = policy if self.head is not None else replace(policy, hold=False)
         self._lacks_head = model is not None and self.head is None
         self.n_hypotheses = self.n_coordinates = 1
         unknown = torch.full(() if n_models is None else (n_models,), torch.nan, device=device)
@@ -87,11 +88,6 @@ class AnnealingDriver:
         """Whether hypotheses can be moved: with an output activation, biases do not shift the outputs."""
         return self.head is not None and self.head[1].output_activation is None
 
-    @property
-    def n_move_rows(self) -> int:
-        """Number of samples for planning moves."""
-        return max(_N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS * self.n_hypotheses)
-
     def warn_without_head(self) -> None:
         """Warn, once the first costs are known, if the policy would change a model that has no head."""
         if self._lacks_head and bool((self.state["has_zero"] > 0).any()):
@@ -99,22 +95,14 @@ class AnnealingDriver:
             advice = "Without it there is no hold, and no hypothesis is separated or moved."
             warnings.warn(bad_value("AutoAnnealing", "model", rule, "a model without it", advice), stacklevel=3)
 
-    def initial(self, measured: CostScale, n_epochs: float) -> dict[str, Tensor]:
-        """Return the initial state, from the costs of untrained models."""
-        may_hold = self.head is not None
-        return self.policy.init(measured, n_epochs, n_coordinates=self.n_coordinates, may_hold=may_hold)
-
-    def values(
-        self,
-        epoch: float | Tensor,
-        n_epochs: float,
-        *,
-        n_rows: Tensor | None = None,
-        n_steps: float | Tensor | None = None,
-    ) -> AutoValues:
-        """Return the temperature, learning-rate factor and weight decay; see `AutoAnnealing.value`."""
+    def initial(self, measured: CostScale, n_epochs: float, **counts: float | Tensor) -> dict[str, Tensor]:
+        """Return the initial state, from the costs of untrained models and `n_rows` and `n_steps` of the training."""
         sizes = {"n_hypotheses": self.n_hypotheses, "n_coordinates": self.n_coordinates}
-        return self.policy.value(self.state, epoch, n_epochs, n_rows=n_rows, n_steps=n_steps, **sizes)
+        return self.policy.init(measured, n_epochs, **sizes, **counts)
+
+    def values(self, epoch: float | Tensor, n_epochs: float) -> AutoValues:
+        """Return the temperature, learning-rate factor and weight decay; see `AutoAnnealing.value`."""
+        return self.policy.value(self.state, epoch, n_epochs)
 
     def end_epoch(
         self,
@@ -141,10 +129,7 @@ class AnnealingDriver:
         Returns:
             Changes made to at least one model.
         """
-        n_coordinates = self.n_coordinates
-        decision = self.policy.update(
-            self.state, measured, epoch, n_epochs, n_coordinates=n_coordinates, trained=trained
-        )
+        decision = self.policy.update(self.state, measured, epoch, n_epochs, trained)
         if active is not None:
             separations = torch.where(active, decision.separations, 0.0)
             decision = AutoDecision(decision.rewinds & active, separations, decision.moves & active)

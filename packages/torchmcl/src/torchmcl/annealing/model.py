@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing.auto import UNIFORM, AutoAnnealing
 from torchmcl.annealing.driver import CHANGES, AnnealingDriver, AnnealingEvent
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples, head_of, planned_moves
 from torchmcl.annealing.records import CostScale, cost_scale
@@ -34,7 +34,6 @@ __all__ = [
 RuleLike = AssignmentRule | Callable[[float], AssignmentRule] | AutoAnnealing
 """Type of the argument `rule`: an assignment rule, a function step -> rule, or `AutoAnnealing`."""
 
-_HOTTEST = torch.finfo(torch.float32).max
 # Maximum number of entries of the samples for planning moves.
 _MOST_NUMBERS = 1 << 26
 
@@ -84,19 +83,20 @@ class ModelAnnealing:
         model: Model whose hypotheses are separated before the cooling and moved in the tail. Without a model, or with
             one that does not end in a `MultiHypothesisHead`, cooling begins with the first batch and no hypothesis is
             moved. With an output activation, hypotheses are separated but not moved.
+        n_steps: Number of optimizer steps in the whole training. If given, long training runs have a lower rate.
 
     Attributes:
         events: Changes of the model so far.
     """
 
-    def __init__(self, policy: AutoAnnealing, model: nn.Module | None = None) -> None:
-        self._driver = AnnealingDriver(policy, model)
+    def __init__(self, policy: AutoAnnealing, model: nn.Module | None = None, *, n_steps: float = 0.0) -> None:
+        self._driver, self._n_steps = AnnealingDriver(policy, model), n_steps
         self._buffers = [] if model is None else list(model.buffers())
         self.events: list[AnnealingEvent] = []
-        # Sums over the batches of this epoch in all processes: mean, best and spread of the costs, number of batches,
-        # and number of batches with costs below 0.
-        self.sums = torch.zeros(5)
-        self.has_observed = False
+        # Sums over the batches of this epoch in all processes, of training and of held-out rows: mean, best and spread
+        # of the costs, number of batches, and number of batches with costs below 0.
+        self.sums = torch.zeros(2, 5)
+        self.has_observed = self.has_held_out = False
         self._initial: list[Tensor] | None = None  # initial weights and buffers, while a rewind is possible
         self._rates: list[float] = []  # learning rates of the current epoch
         self._collects = False  # whether hypotheses may be moved after this epoch
@@ -107,22 +107,26 @@ class ModelAnnealing:
         """State of the policy."""
         return self._driver.state
 
-    def observe(self, output: StepOutput, epoch: float, n_epochs: float) -> None:
+    def observe(self, output: StepOutput, epoch: float, n_epochs: float, *, held_out: bool = False) -> None:
         """Add the measurements of a batch; all processes must call this the same number of times.
 
         Args:
-            output: Result of a training step.
+            output: Result of a step.
             epoch: Number of epochs since the beginning; may be fractional.
             n_epochs: Number of epochs of the whole training.
+            held_out: Whether the batch was held out. If one was, all decisions are based on held-out batches.
         """
         costs = cost_scale(output.matching)
         known = ~costs.mean.isnan()  # a batch may have no valid target, or no finite cost
         values = [torch.where(known, value, 0.0) for value in costs[:3]]
-        batch = torch.stack([value.float() for value in (*values, known, ~costs.has_zero)])
+        batch = torch.stack([value.float() for value in (*values, known, ~costs.has_zero, output.matching.mask.sum())])
         if _is_distributed():
             torch.distributed.all_reduce(batch)
         self.to(batch.device)
-        self.sums += batch
+        self.sums[int(held_out)] += batch[:5]
+        if held_out:
+            self.has_held_out = True
+            return
         if not self.has_observed:
             shape = output.predictions.hypotheses.shape[output.matching.cost.ndim - 2 :]
             self._driver.n_hypotheses, self._driver.n_coordinates = shape[0], math.prod(shape[1:])
@@ -131,6 +135,7 @@ class ModelAnnealing:
             # The first batches may have no finite cost, and later ones may show that there is no natural zero.
             self._init_if_unknown(n_epochs)
             self._driver.policy.release(self.state, self._measured(), 0.0)
+            self.state["n_rows"] += batch[5]
         if self._collects:
             self._collect(output)
 
@@ -151,7 +156,7 @@ class ModelAnnealing:
         self._init_if_unknown(n_epochs)
         if epoch == 1:
             self._driver.warn_without_head()
-        measured = self._measured()
+        measured, trained = self._measured(held_out=self.has_held_out), self._measured()
         self.sums.zero_()
         collected, self._collected = self._collected, []
 
@@ -160,30 +165,30 @@ class ModelAnnealing:
 
         head = None if self._driver.head is None else self._driver.head[1]
         weights = OptimizerWeights(optimizer, head, self._initial, self._buffers)
-        changes = self._driver.end_epoch(measured, epoch, n_epochs, weights, samples)
+        changes = self._driver.end_epoch(measured, epoch, n_epochs, weights, samples, trained=trained)
         self.events += [AnnealingEvent(epoch, change) for change in changes]
         if self._initial is not None and float(self.state["begun"]) >= 0:
             self._initial = None
 
     def rule(self, epoch: float, n_epochs: float) -> AnnealedWTA:
-        """Return the rule; its temperature is infinite for the first batch, when no cost is known yet."""
-        if not self.has_observed:
-            return AnnealedWTA(_HOTTEST)
+        """Return the rule; its weights are uniform for the first batch, when no cost is known yet."""
         temperature = self._driver.values(epoch, n_epochs).temperature
-        return AnnealedWTA(torch.where(self.state["first"].isnan(), _HOTTEST, temperature))
+        return AnnealedWTA(torch.where(self.state["first"].isnan(), UNIFORM, temperature))
 
-    def set_rates(
-        self, optimizer: torch.optim.Optimizer, epoch: float, n_epochs: float, *, n_steps: float | None = None
-    ) -> None:
+    def phase(self, epoch: float, n_epochs: float) -> str:
+        """Return in words what happens in an epoch."""
+        return self._driver.policy.phase(self.state, epoch, n_epochs)
+
+    def set_rates(self, optimizer: torch.optim.Optimizer, epoch: float, n_epochs: float) -> None:
         """Set the learning rate of every parameter group of an optimizer, relative to its initial value.
 
-        While cooling, the weight decay of AdamW is raised in the groups where it is positive.
+        If held-out batches show that the network overfits, the weight decay of AdamW is raised in the groups where it
+        is positive.
 
         Args:
             optimizer: Optimizer of `torch.optim`.
             epoch: Epoch that follows, counted from 0.
             n_epochs: Number of epochs of the whole training.
-            n_steps: Number of optimizer steps in the whole training. If given, long training runs have a lower rate.
 
         Raises:
             ValueError: If something else has changed a learning rate since the last call.
@@ -194,29 +199,30 @@ class ModelAnnealing:
                 advice = "Remove the other learning-rate scheduler."
                 got = f"{float(group['lr']):g} instead of {before:g}"
                 raise ValueError(bad_value("AutoAnnealing", "optimizer", rule, got, advice))
-        values = self._driver.values(epoch, n_epochs, n_steps=n_steps)
-        moves = self._driver.policy.moves(self.state, epoch + 1, n_epochs) & self.has_observed
-        rate, decay, moves = torch.stack(
-            [values.rate, values.weight_decay, moves.to(values.rate)]
-        ).tolist()  # one transfer
+        values = self._driver.values(epoch, n_epochs)
+        moves = self._driver.policy.may_move(self.state, epoch + 1, n_epochs) & self.has_observed
+        numbers = torch.stack([values.rate, values.weight_decay, moves.to(values.rate)])
+        rate, decay, moves = numbers.tolist()  # one transfer
         self._collects = bool(moves) and self._driver.may_move
         for group in optimizer.param_groups:
             if "initial_lr" not in group:
                 group["initial_lr"] = float(group["lr"])
-            _set(group, "lr", rate * group["initial_lr"])
+            if self._driver.policy.rate:
+                _set(group, "lr", rate * group["initial_lr"])
             if group.get("decoupled_weight_decay"):  # AdamW; elsewhere its strength depends on the gradients
                 own = group.setdefault("initial_weight_decay", float(group["weight_decay"]))
                 group["weight_decay"] = max(own, decay) if own > 0 else own
-        self._rates = [float(group["lr"]) for group in optimizer.param_groups]
+        if self._driver.policy.rate:
+            self._rates = [float(group["lr"]) for group in optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state needed to resume, as tensors."""
-        sizes = torch.tensor([self._driver.n_hypotheses, self._driver.n_coordinates, int(self.has_observed)])
+        sizes = [self._driver.n_hypotheses, self._driver.n_coordinates, self.has_observed, self.has_held_out]
         initial = {f"initial.{i}": value.clone() for i, value in enumerate(self._initial or ())}
         return {
             **{name: value.clone() for name, value in self.state.items()},
             "sums": self.sums.clone(),
-            "sizes": sizes,
+            "sizes": torch.tensor(sizes, dtype=torch.long),
             "events": torch.tensor([(epoch, CHANGES.index(name)) for epoch, name in self.events]).view(-1, 2).long(),
             **initial,
         }
@@ -238,8 +244,8 @@ class ModelAnnealing:
         self._driver.state = {name: torch.as_tensor(state[name]).to(device, copy=True) for name in self.state}
         self.sums = torch.as_tensor(state["sums"]).to(device, copy=True)
         sizes = map(int, torch.as_tensor(state["sizes"]).tolist())
-        self._driver.n_hypotheses, self._driver.n_coordinates, observed = sizes
-        self.has_observed = bool(observed)
+        self._driver.n_hypotheses, self._driver.n_coordinates, *observed = sizes
+        self.has_observed, self.has_held_out = map(bool, observed)
         self._initial = [torch.as_tensor(state[name]).clone() for name in initial] or None
         self.events = [AnnealingEvent(epoch, CHANGES[i]) for epoch, i in torch.as_tensor(state["events"]).tolist()]
         self._rates = []
@@ -252,19 +258,19 @@ class ModelAnnealing:
 
     def _init_if_unknown(self, n_epochs: float) -> None:
         """Initialize the state from the batches so far, unless it already contains a known initial cost."""
-        new = self._driver.initial(self._measured(), n_epochs)
+        new = self._driver.initial(self._measured(), n_epochs, n_steps=self._n_steps)
         unknown = self.state["first"].isnan()
         self._driver.state = {name: torch.where(unknown, new[name], value) for name, value in self.state.items()}
 
-    def _measured(self) -> CostScale:
+    def _measured(self, held_out: bool = False) -> CostScale:
         """Return the mean statistics over the batches of this epoch; NaN without a batch."""
-        mean, best, spread, number, signed = self.sums.unbind()
+        mean, best, spread, number, signed = self.sums[int(held_out)].unbind()
         return CostScale(mean / number, best / number, spread / number, signed == 0)
 
     def _collect(self, output: StepOutput) -> None:
         """Store the hypotheses and targets of a batch until there are enough samples to plan moves."""
         n_rows = sum(samples.real.shape[1] for samples in self._collected)
-        wanted = self._driver.n_move_rows
+        wanted = self._driver.n_samples
         if n_rows >= wanted:
             return
         samples = Samples.of_step(output)
@@ -391,7 +397,7 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
     return moves.n_moves
 
 
-def separate_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 1.4) -> None:
+def separate_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 1.0) -> None:
     """Separate merged hypotheses: set each one to the mean of all plus `factor` times a random constant.
 
     Hypotheses that a high temperature has merged have equal gradients and would never separate. The constants are drawn

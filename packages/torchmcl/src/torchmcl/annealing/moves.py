@@ -3,8 +3,8 @@
 A redundant hypothesis is one whose samples the others fit nearly as well: it wins nothing, duplicates another, or
 shares a mode with it. Its removal costs the difference between the best and the second best distance of the samples
 it wins. A hypothesis that covers two modes has residuals with two centers: splitting it gains the distance to their
-mean less the distance to the nearer center. A move pays if the gain, less twice its standard error, exceeds the
-loss by a fifth. The centers are found on one half of the samples, the gain is measured on the other.
+mean less the distance to the nearer center. A move pays if the gain, less its standard error, exceeds the
+loss. The centers are found on one half of the samples, the gain is measured on the other.
 
 The hypothesis that moves gets the weights of the one that is split, and both are shifted by the centers through their
 biases. Gain and loss are squared distances of the same samples, so scale and number of dimensions do not matter.
@@ -31,14 +31,12 @@ __all__ = [
     "planned_moves",
 ]
 
-# Number of standard errors subtracted from a gain, and relative margin by which the gain must exceed the loss.
-_N_ERRORS, _MARGIN = 2.0, 0.2
 # Power iterations for the direction of largest variance, and Lloyd iterations for the two centers of the residuals.
-_N_POWER, _N_LLOYD = 8, 4
+_N_ITERATIONS = 8
 # Largest agreement of neighbors on the side of their residuals, beyond chance, for a split (Cohen's kappa).
 _MOST_AGREEMENT = 0.5
-# Maximum number of moves at a time, and of entries in a tensor.
-_MOST_MOVES, _MOST_NUMBERS = 8, 1 << 26
+# Maximum number of entries in a tensor.
+_MOST_NUMBERS = 1 << 26
 
 
 class Samples(NamedTuple):
@@ -149,12 +147,12 @@ def planned_moves(samples: Samples, allowed: Tensor) -> Moves:
     source = numbers.expand(len(cost), -1).clone()
     shift = cost.new_zeros(len(cost), n_hypotheses, n_coordinates)
     closed = torch.zeros_like(source, dtype=torch.bool)  # split or moved already
-    for _ in range(min(n_hypotheses // 2, _MOST_MOVES)):
+    for _ in range(n_hypotheses // 2):
         (best, second), (winner, _) = (part.unbind(dim=-1) for part in cost.topk(2, dim=-1, largest=False))
         loss = _members(winner, n_hypotheses, second - best).sum(dim=1) / n_real
         split = gain.masked_fill(closed, -math.inf).argmax(dim=-1, keepdim=True)
         moved = loss.masked_fill(closed | (numbers == split), math.inf).argmin(dim=-1, keepdim=True)
-        pays = gain.gather(1, split) > (1 + _MARGIN) * loss.gather(1, moved)
+        pays = gain.gather(1, split) > loss.gather(1, moved)
         pays = pays & ~closed.gather(1, split) & ~closed.gather(1, moved)
         is_split, is_moved = pays & (numbers == split), pays & (numbers == moved)
         both = centers.gather(1, split.view(-1, 1, 1, 1).expand(-1, 1, *centers.shape[2:]))
@@ -189,13 +187,13 @@ def _splits(samples: Samples, cost: Tensor) -> tuple[Tensor, Tensor]:
     # Any start that is not orthogonal to the direction works.
     start = torch.arange(n_hypotheses * n_coordinates, device=cost.device).view(1, n_hypotheses, n_coordinates)
     direction = torch.sin(1.0 + start.to(residual.dtype)).expand(n_models, -1, -1)
-    for _ in range(_N_POWER if n_coordinates > 1 else 0):
+    for _ in range(_N_ITERATIONS if n_coordinates > 1 else 0):
         along = (centered * direction.gather(1, place)).sum(dim=-1, keepdim=True)
         direction, _ = means(centered * along, winner, n_hypotheses)
         direction = nn.functional.normalize(direction, dim=-1, eps=torch.finfo(direction.dtype).tiny)
     side = ((centered * direction.gather(1, place)).sum(dim=-1) > 0).long()
     centers, distances = middle, cost
-    for _ in range(_N_LLOYD):
+    for _ in range(_N_ITERATIONS):
         centers, count = means(residual, 2 * winner + side, 2 * n_hypotheses)
         centers = torch.where(count.unsqueeze(-1) > 0, centers, middle.repeat_interleave(2, dim=1))
         near = [centers.gather(1, 2 * place + i) for i in (0, 1)]
@@ -205,7 +203,7 @@ def _splits(samples: Samples, cost: Tensor) -> tuple[Tensor, Tensor]:
     n_judged = judged.sum(dim=1, keepdim=True).clamp_min(1)
     gain = _members(winner, n_hypotheses, gained).sum(dim=1)
     error = _members(winner, n_hypotheses, gained.square()).sum(dim=1).sqrt()
-    gain = (gain - _N_ERRORS * error) / n_judged
+    gain = (gain - error) / n_judged
     gain = gain.masked_fill(_agreement(samples, winner, side) > _MOST_AGREEMENT, -math.inf)
     return gain, centers.unflatten(1, (n_hypotheses, 2))
 

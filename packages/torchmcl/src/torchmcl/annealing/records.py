@@ -89,12 +89,6 @@ def annealing_statistics(matching: Matching, temperature: float | Tensor) -> Ann
     )
 
 
-# Smallest relevant difference between hypotheses, relative to the deviation of samples.
-_SMALLEST_SPREAD = 1e-3
-# Rounding error of distances, which may make them negative, relative to their size.
-_ROUNDING = 1e-5
-
-
 class CostScale(NamedTuple):
     """Statistics of the costs, one entry per model.
 
@@ -125,8 +119,7 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
 
     For a cost without a natural zero, such as the SI-SDR in decibels, the mean has no meaning. The scale is then the
     mean excess of the hypotheses over the best one of their sample. At this temperature a softmin begins to distinguish
-    untrained hypotheses, and it is cold once they separate. The scale is at least a thousandth of the mean deviation of
-    samples, so that rounding errors do not count as differences.
+    untrained hypotheses, and it is cold once they separate.
 
     Infinite and NaN costs are ignored; without a finite cost, all results are NaN.
 
@@ -153,14 +146,9 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
         return values.flatten(1 if stacked else 0).squeeze(-1)
 
     middle, lowest = mean(cost), costs.amin(dim=-1)
-    best, deviation = mean(lowest), mean((cost - middle).abs())
-    negative = known & (lowest < -_ROUNDING * mean(cost.abs()))
-    return CostScale(
-        each(middle),
-        each(best),
-        each(torch.maximum(middle - best, _SMALLEST_SPREAD * deviation)),
-        ~negative.flatten(1 if stacked else 0).any(dim=-1),
-    )
+    best, rounding = mean(lowest), torch.finfo(cost.dtype).eps ** 0.5 * mean(cost.abs())
+    negative = (known & (lowest < -rounding)).flatten(1 if stacked else 0)
+    return CostScale(each(middle), each(best), each(middle - best), ~negative.any(dim=-1))
 
 
 # The merged hypotheses of a network in training differ by a few hundredths of the scale of the data. Three times the

@@ -55,7 +55,7 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
     """Write one JSON line per epoch: losses, metrics, learning rate, and the rule with its fields.
 
     When training resumes from a checkpoint, the lines of repeated epochs are replaced. Under `AutoAnnealing`, "changes"
-    lists what it did to the model before the epoch: "rewind", "separation" or "move".
+    lists what it did to the model before the epoch: "rewind", "separation" or "move", and "phase" describes the epoch.
 
     Args:
         path: Path of the file.
@@ -87,7 +87,7 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
             "rule": repr(rule),
             **{name: value for name, value in rule_description(rule, 0).items() if name != "kind"},
-            **_changes(module, trainer.current_epoch),
+            **_automatic(module, trainer.current_epoch),
             "seconds": round(time.perf_counter() - self._began, 3),
         }
         change_records(
@@ -99,9 +99,12 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
             print(json.dumps(record), flush=True)
 
 
-def _changes(module: Any, epoch: int) -> dict[str, list[str]]:
-    annealing = module.annealing
-    return {} if annealing is None else {"changes": [name for ended, name in annealing.events if ended == epoch]}
+def _automatic(module: Any, epoch: int) -> dict[str, Any]:
+    """Return the phase of `AutoAnnealing` in an epoch, and its changes before it."""
+    if module.annealing is None:
+        return {}
+    changes = [name for ended, name in module.annealing.events if ended == epoch]
+    return {"phase": module.phase, "changes": changes}
 
 
 class CollapseWarning(pl.Callback):  # type: ignore[name-defined]

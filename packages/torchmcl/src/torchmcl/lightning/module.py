@@ -53,8 +53,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         rule: Assignment rule; a function epoch -> rule, for example from `annealed`; or `torchmcl.AutoAnnealing`,
             which sets the temperature and the tail of the learning rate from the observed costs, over the
             `max_epochs` or `max_steps` of the trainer, whichever ends first. It acts at the ends of epochs, so use ten
-            or more: `limit_train_batches` makes them shorter. It does not set the weight decay or the initial learning
-            rate.
+            or more: `limit_train_batches` makes them shorter. Its decisions are based on validation batches if there
+            are any, and the weight decay of AdamW is raised where they show that the network overfits.
         cost_fn: Matched cost, any `pairwise_*` function.
         loss_fn: Trained cost, if it differs from the matched one, see `mcl_step`.
         scores: Objective of the scores, `SigmoidScores()` or `SoftmaxScores()`.
@@ -130,9 +130,10 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self._guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
         self._waiting: list[tuple[int, StepOutput, Batch]] = []  # until the optimizer step
         self.annealing = ModelAnnealing(rule, model) if isinstance(rule, AutoAnnealing) else None
-        if self.annealing is not None and (plateau is not None or callable(learning_rate)):
+        sets_rate = isinstance(rule, AutoAnnealing) and bool(rule.rate)
+        if sets_rate and (plateau is not None or callable(learning_rate)):
             message = "`AutoAnnealing` requires a constant `learning_rate` and no `plateau`, because it sets the rate."
-            raise ValueError(f"MCLModule: {message}")
+            raise ValueError(f"MCLModule: {message} To use yours, pass AutoAnnealing(rate=False).")
 
     def rule_at(self, epoch: float) -> AssignmentRule:
         """Return the rule of an epoch; AutoAnnealing also accepts fractions of epochs."""
@@ -140,6 +141,13 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             assert self.annealing is not None
             return self.annealing.rule(epoch, self._n_epochs())
         return rule_at(self.rule, epoch)
+
+    @property
+    def phase(self) -> str:
+        """Description of what happens in the current epoch under `AutoAnnealing`; the rule itself otherwise."""
+        if self.annealing is None:
+            return repr(self.rule_at(self.current_epoch))
+        return self.annealing.phase(self.current_epoch, self._n_epochs())
 
     def _n_epochs(self) -> float:
         """Return the number of epochs of the training run, fractional if `max_steps` ends it within an epoch.
@@ -203,7 +211,10 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def validation_step(self, batch: Any, index: int) -> StepOutput:
         """Log the metrics of a batch, and return the step for the callbacks."""
-        return self._evaluated(batch, "val")
+        output = self._evaluated(batch, "val")
+        if self.annealing is not None and self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+            self.annealing.observe(output, self.current_epoch, self._n_epochs(), held_out=True)
+        return output
 
     def test_step(self, batch: Any, index: int) -> StepOutput:
         """Log the metrics of a batch, and return the step for the callbacks."""
@@ -289,7 +300,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
                 if self.current_epoch == 0:
                     self.annealing.begin(optimizer)
                 self.annealing.set_rates(optimizer, self.current_epoch, self._n_epochs())
-            elif callable(self.learning_rate):
+            if callable(self.learning_rate):
                 for group in optimizer.param_groups:
                     group["lr"] = float(self.learning_rate(self.current_epoch))
 

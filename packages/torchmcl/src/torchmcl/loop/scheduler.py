@@ -29,7 +29,9 @@ class RuleScheduler:
 
     An assignment rule remains constant, a function is called with the number of calls of `step`, and `AutoAnnealing`
     depends on the batches passed to `observe`. `AutoAnnealing` also sets the learning rate of `optimizer` for the next
-    epoch, relative to its initial value; it falls to 0 at the end. Calls of `step` may reset `model` to its initial
+    epoch, relative to its initial value; it falls to 0 at the end. If held-out batches are observed, they decide, and
+    the weight decay of AdamW is raised where they show that the network overfits; the number of rows is counted in the
+    first epoch. Calls of `step` may reset `model` to its initial
     weights early in the training, and change the hypotheses of its head. On a GPU, only a few numbers are read on the
     host in each call of `step`. With `torch.distributed`, all processes make the same decisions.
 
@@ -62,6 +64,8 @@ class RuleScheduler:
         ...     scheduler.step()
         >>> print(scheduler.rule, optimizer.param_groups[0]["lr"])
         AnnealedWTA(temperature=tensor(0.)) 0.0
+        >>> scheduler.phase
+        'winner-takes-all: the learning rate is at 0 %'
     """
 
     def __init__(
@@ -74,8 +78,7 @@ class RuleScheduler:
         n_optimizer_steps: int | None = None,
     ) -> None:
         check_rule_like("RuleScheduler", rule)
-        numbers = {"n_epochs": n_epochs, "n_optimizer_steps": n_optimizer_steps}
-        for name, number in numbers.items():
+        for name, number in {"n_epochs": n_epochs, "n_optimizer_steps": n_optimizer_steps}.items():
             if number is not None:
                 check_positive_int("RuleScheduler", name, number)
         self.n_steps = 0  # calls of `step`
@@ -88,7 +91,8 @@ class RuleScheduler:
                 raise ValueError(f"RuleScheduler: `AutoAnnealing` requires `{name}`. {advice}")
             if model is not None:
                 check_optimizer_of("RuleScheduler", optimizer, model)
-            self._automatic = _Automatic(ModelAnnealing(rule, model), optimizer, n_epochs, n_optimizer_steps)
+            annealing = ModelAnnealing(rule, model, n_steps=n_optimizer_steps or 0)
+            self._automatic = _Automatic(annealing, optimizer, n_epochs)
             self._automatic.annealing.begin(optimizer)
             self._automatic.set_rates(0)
 
@@ -105,8 +109,18 @@ class RuleScheduler:
         """Changes of the model by `AutoAnnealing` so far: rewinds, separations and moves."""
         return () if self._automatic is None else tuple(self._automatic.annealing.events)
 
-    def observe(self, output: StepOutput) -> None:
+    @property
+    def phase(self) -> str:
+        """Description of what happens in the current epoch under `AutoAnnealing`; the rule itself otherwise."""
+        auto = self._automatic
+        return repr(self.rule) if auto is None else auto.annealing.phase(self.n_steps, auto.n_epochs)
+
+    def observe(self, output: StepOutput, *, held_out: bool = False) -> None:
         """Pass a batch to `AutoAnnealing` after its training step; other rules ignore it.
+
+        Args:
+            output: Result of `mcl_step`.
+            held_out: Whether the batch was held out from training.
 
         Raises:
             ValueError: If `n_epochs` epochs have ended, after which `AutoAnnealing` leaves a learning rate of 0.
@@ -116,7 +130,7 @@ class RuleScheduler:
             if self.n_steps >= n_epochs:
                 advice = "The learning rate is 0 after it."
                 raise ValueError(bad_value("RuleScheduler", "n_epochs", "be the length of the run", n_epochs, advice))
-            self._automatic.annealing.observe(output, self.n_steps, self._automatic.n_epochs)
+            self._automatic.annealing.observe(output, self.n_steps, n_epochs, held_out=held_out)
 
     def step(self) -> None:
         """Advance to the next step, which with `AutoAnnealing` is an epoch.
@@ -164,9 +178,8 @@ class _Automatic(NamedTuple):
     annealing: ModelAnnealing
     optimizer: torch.optim.Optimizer
     n_epochs: int
-    n_optimizer_steps: int | None
 
     def set_rates(self, epoch: int) -> None:
         """Set the learning rate of the next epoch."""
         self.annealing.to(self.optimizer.param_groups[0]["params"][0].device)
-        self.annealing.set_rates(self.optimizer, epoch, self.n_epochs, n_steps=self.n_optimizer_steps)
+        self.annealing.set_rates(self.optimizer, epoch, self.n_epochs)
