@@ -3,7 +3,7 @@ Annealing that needs no tuning
 ==============================
 
 When to cool, from where and how fast? :class:`~torchmcl.annealing.AutoAnnealing` uses measurements during training:
-it holds the temperature while a single answer keeps improving, and cools at once if a single answer explains little.
+it learns a single answer while that keeps improving, and cools at once if a single answer explains little.
 Two tables with the same architecture and the same settings get very different schedules.
 """
 
@@ -36,13 +36,14 @@ data = FleetData.of_sets([(x, y) for y in tables.values()], [0, 1])
 history = fleet.fit(data, n_epochs=600, batch_size="all", progress=False)
 
 # %%
-# The selected temperatures. Near branches: the temperature follows the falling error of the single answer
-# as long as that keeps improving. Far branches: a single answer explains little, and the hold ends after its probe.
+# The selected temperatures, from the end of the hold on; during the hold the weights are uniform. Near branches: the hold
+# lasts as long as the single answer keeps improving, and the temperature begins at half of its error. Far branches: a
+# single answer explains little, and the hold ends after its first twentieth.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2))
 for model, distance in enumerate(tables):
     temperature = history.temperatures[:, model]
-    left.plot(temperature.where(temperature > 0, torch.nan), label=f"branches ± {distance:g}")
+    left.plot(temperature.where((temperature > 0) & (temperature < 1e3), torch.nan), label=f"branches ± {distance:g}")
 left.set(yscale="log", xlabel="epoch", ylabel="temperature", title="decided in training")
 left.legend()
 
