@@ -7,7 +7,7 @@ measure them on their rows (`torchmcl_fleet.annealing`).
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +95,7 @@ class AnnealingDriver:
             advice = "Without it there is no hold, and no hypothesis is separated or moved."
             warnings.warn(bad_value("AutoAnnealing", "model", rule, "a model without it", advice), stacklevel=3)
 
-    def initial(self, measured: CostScale, n_epochs: float, **counts: float | Tensor) -> dict[str, Tensor]:
+    def initial(self, measured: CostScale, n_epochs: float, **counts: Any) -> dict[str, Tensor]:
         """Return the initial state, from the costs of untrained models and `n_rows` and `n_steps` of the training."""
         sizes = {"n_hypotheses": self.n_hypotheses, "n_coordinates": self.n_coordinates}
         return self.policy.init(measured, n_epochs, **sizes, **counts)
