@@ -188,7 +188,7 @@ def _in_local_time(dates: pd.DatetimeIndex) -> pd.DatetimeIndex:
         >>> _in_local_time(dates).strftime("%d.%m. %H:%M").tolist()
         ['30.03. 00:00', '31.03. 00:00', '01.04. 00:00']
     """
-    found = {}
+    found: dict[str, pd.TimedeltaIndex] = {}
     if len(_times_of_day(dates)) == 2:
         found = {zone: times for zone in _ZONES if len(times := _times_of_day(dates.tz_convert(zone))) == 1}
     return dates.tz_convert(min(found, key=lambda zone: bool(found[zone][0]), default=dates.tz))
