@@ -196,9 +196,10 @@ def fitted_by_rule(
     selection = split.selection
     judges = selection if len(selection) else split.train
     n_bins = estimator.n_bins if len(selection) else estimator.n_bins or 0
-    encoders, runs = Encoder.candidates(split.train, n_bins), []
+    encoders = Encoder.candidates(split.train, n_bins)
     if sum(encoders[-1].run_lengths) > _MOST_BINS:
         encoders = encoders[:1]
+    runs = []
     for place, encoder in enumerate(encoders):
         folder = None if checkpoint is None else Path(checkpoint) / f"encoder-{place}"
         preprocessor = training.Preprocessor(encoder, targets)
