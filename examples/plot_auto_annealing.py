@@ -36,9 +36,9 @@ data = FleetData.of_sets([(x, y) for y in tables.values()], [0, 1])
 history = fleet.fit(data, n_epochs=600, batch_size="all", progress=False)
 
 # %%
-# The selected temperatures, from the end of the hold on; during the hold the weights are uniform. Near branches: the hold
-# lasts as long as the single answer keeps improving, and the temperature begins at half of its error. Far branches: a
-# single answer explains little, and the hold ends after its first twentieth.
+# The selected temperatures, from the end of the hold on; during the hold the weights are uniform. Near branches: the
+# hold lasts as long as the single answer keeps improving, and the temperature begins at half of its error. Far
+# branches: a single answer explains little, and the hold ends after its first twentieth.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2))
 for model, distance in enumerate(tables):
