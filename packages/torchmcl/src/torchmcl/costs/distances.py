@@ -20,7 +20,7 @@ from torchmcl.dispatch import in_forward_mode, is_plain_eager, may_work_in_place
 __all__ = ["MAX_TURNS", "centered_gradients", "squared_distances", "sum_of_absolutes", "sum_of_hubers", "wide_dtype"]
 
 # Number of entries of [..., targets, hypotheses, dim] up to which the plain formula is as fast and needs little memory.
-_FEW_ENTRIES = 1 << 20
+_FEW_ENTRIES = 1 << 17
 # Maximum number of iterations of the coordinate loop, which torch.compile unrolls. With more coordinates, an iteration
 # processes a slab of several.
 MAX_TURNS = 32
