@@ -16,10 +16,9 @@ from torchmcl_studies.reports.separation_study import (
     method_rows,
     transition_rows,
 )
-from torchmcl_studies.separation_records import read_packed_study
+from torchmcl_studies.separation_records import recorded_study
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE.parent / "benchmarks" / "results"
 
 
 def list_table(title, head, rows):
@@ -58,7 +57,7 @@ def tables(study):
 
 
 def main():
-    study = read_packed_study(RESULTS / "separation-training-h200.jsonl", RESULTS / "separation-evaluation-h200.csv")
+    study = recorded_study()
     for name, text in tables(study).items():
         (HERE / f"separation_{name}.inc").write_text(text)
     for name, figure in (

@@ -41,16 +41,16 @@ from torchmcl_studies.separation_records import (  # noqa: E402
     packed_study,
     read_packed_study,
     read_study,
+    recorded_study,
 )
 
-RESULTS = ROOT / "benchmarks" / "results"
 HOSTILE = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
 def committed():
     """Return the records that the documentation is made of."""
-    return read_packed_study(RESULTS / "separation-training-h200.jsonl", RESULTS / "separation-evaluation-h200.csv")
+    return recorded_study()
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +263,7 @@ def test_seeds_are_compared_only_where_every_method_has_several():
 
 
 def test_the_tables_of_the_documentation_are_those_of_the_records(committed):
-    docs = RESULTS.parents[1] / "docs"
+    docs = ROOT / "docs"
     made = runpy.run_path(str(docs / "_separation_tables.py"))["tables"](committed)
     assert len(made) == 5
     for name, text in made.items():

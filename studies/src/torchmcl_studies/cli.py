@@ -165,7 +165,8 @@ _FIGURES = {
     "distortion-vs-temperature": "distortion against temperature, with the critical temperatures",
     "phase-transitions": "hypotheses of three inputs at four temperatures",
     "annealed-epsilon": "Relaxed-WTA with an annealed epsilon",
-    "all": "all of these figures in one report with the animation, and the UCI study with tables and figure 6",
+    "all": "all of these figures in one report with the animation, the UCI study with tables and figure 6, and the "
+    "separation study from its records",
 }
 # Test mixtures of the separation study, and epochs of the year set, with --quick.
 _QUICK_LIMIT, _QUICK_YEAR_EPOCHS = 10, 2
@@ -276,10 +277,14 @@ def _reproduce_figures(options: argparse.Namespace) -> None:
             say(f"  {'' if claim.holds else 'NOT CONFIRMED: '}{claim.text}")
     say(f"Open the report: {write_figures_page(options.out).resolve().as_uri()}")
     if options.study == "all":
+        from torchmcl_studies.reports.separation_study import write_separation_study_page
         from torchmcl_studies.reports.uci import write_uci_page
+        from torchmcl_studies.separation_records import recorded_study
         from torchmcl_studies.uci.run import run_study
         from torchmcl_studies.uci.study import QUICK_METHODS, QUICK_SETS, UciStudy
 
+        page = write_separation_study_page(options.out / "separation", recorded_study())
+        _say_results("separation, as recorded on one H200", page)
         study = UciStudy(n_epochs=options.epochs or 1000, data=options.data, device=options.device)
         if options.preset == "quick":
             study = replace(study, sets=QUICK_SETS, methods=QUICK_METHODS, protocols=("last", "test-selected"))

@@ -6,7 +6,7 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ __all__ = [
     "published_separation",
     "read_packed_study",
     "read_study",
+    "recorded_study",
 ]
 
 #: Parts of the study: table of methods, number of hypotheses, phase transition, automatic schedule.
@@ -204,6 +205,18 @@ def read_packed_study(training: Path | str, evaluation: Path | str) -> StudyReco
     runs = [RunRecords(name, configs[name], epochs[name], mixtures[name]) for name in configs]
     genders = notes.pop("genders")
     return StudyRecords(runs, genders, notes)
+
+
+def recorded_study() -> StudyRecords:
+    """Return the study of the documentation, which was trained on one H200.
+
+    Example:
+        >>> len(recorded_study().runs)
+        31
+    """
+    folder = files("torchmcl_studies.separation") / "recorded"
+    with as_file(folder / "training.jsonl") as training, as_file(folder / "evaluation.csv") as evaluation:
+        return read_packed_study(training, evaluation)
 
 
 def published_separation() -> dict[tuple[int, str, str], str]:

@@ -170,11 +170,15 @@ def gender_rows(study: StudyRecords, n_speakers: int) -> tuple[list[str], Rows]:
     return head, rows
 
 
-def write_separation_study_page(folder: Path | str) -> Path:
-    """Read the records below `folder`, write `index.html` there and return its path."""
-    study = read_study(folder)
+def write_separation_study_page(folder: Path | str, study: StudyRecords | None = None) -> Path:
+    """Write `index.html` in `folder` and return its path.
+
+    Args:
+        folder: Folder for the report.
+        study: Records; by default those below `folder`.
+    """
     target = Path(folder) / "index.html"
-    write_atomically(target, _report(study))
+    write_atomically(target, _report(read_study(folder) if study is None else study))
     return target
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "N_HYPOTHESES",
     "N_INPUTS",
     "N_NEAR",
+    "N_OBSERVED",
     "Drawing",
     "Frame",
     "PathNetwork",
@@ -30,7 +31,7 @@ __all__ = [
     "rows_of",
 ]
 
-N_OBSERVED, N_FUTURE = 8, 12
+N_OBSERVED, N_FUTURE = 8, 12  # steps of 0.4 s
 # Number of nearest people in the input.
 N_NEAR = 6
 N_HYPOTHESES = 20
