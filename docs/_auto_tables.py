@@ -1,4 +1,4 @@
-"""Make the tables of the page on automatic annealing from the committed records.
+"""Make the tables and the figure of the page on automatic annealing from the committed records.
 
 python docs/_auto_tables.py
 """
@@ -7,23 +7,22 @@ import csv
 import math
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.annealing.auto import compared, summary  # noqa: E402
+from benchmarks.annealing.parts import ARMS, FULL, compared, family, read  # noqa: E402
+from benchmarks.annealing.problems import PROBLEMS  # noqa: E402
+from benchmarks.annealing.search import summary  # noqa: E402
 
-RECORDS = HERE.parent / "benchmarks" / "results" / "auto-records.csv"
-
-
-def ratio(row: dict) -> str:
-    """Return a ratio with its standard error and the p value of the paired test."""
-    if not row:
-        return ""
-    mark = "**" if row["wilcoxon_p"] < 0.05 else ""
-    number = f"{mark}{row['ratio']:.2f} ± {row['ratio_standard_error']:.2f}{mark}"
-    unbroken = (part.replace(" ", "\N{NBSP}") for part in (number, f"(p = {row['wilcoxon_p']:.1g})"))
-    return " ".join(unbroken)
+RESULTS = HERE.parent / "benchmarks" / "results"
+RULES = (FULL, "WTA with moves", "WTA", "Relaxed-WTA 0.1", "annealed", "top k")
+KINDS = {"modes": "problems with modes", "UCI": "UCI sets", "real": "digits, diabetes, pedestrians"}
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a94a1"
 
 
 def table(heads: list[str], lines: list[list[str]]) -> str:
@@ -34,40 +33,99 @@ def table(heads: list[str], lines: list[list[str]]) -> str:
     return "\n".join(out) + "\n"
 
 
-def main() -> None:
-    """Write the two tables."""
-    with RECORDS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    sets = list(dict.fromkeys(row["set"] for row in rows if row["method"] == "auto"))
-    means = {row["set"]: row for row in summary(rows) if "auto_mean" in row}
-    policy, search = [], []
-    for name in sets:
-        to_amcl, to_mcl = (compared(rows, name, "auto", other) for other in ("amcl", "mcl"))
-        tuned = [compared(rows, name, ours, "baseline-tuned") for ours in ("auto", "auto-search", "fleet-search")]
-        own = [int(row["hold"]) for row in rows if row["set"] == name and row["method"] == "auto" and row["hold"]]
-        mean = means[name]
-        policy.append(
-            [
-                name,
-                f"{to_mcl['other_distortion']:.3g}",
-                f"{to_amcl['other_distortion']:.3g}",
-                f"{to_mcl['ours_distortion']:.3g}",
-                ratio(to_mcl),
-                ratio(to_amcl),
-                f"{mean['auto_mean']:.3g} ({mean['published_amcl']:.3g})",
-                f"{sum(own) / len(own) / 10:.0f} %" if own else "",
-            ]
+def ratio(found: dict[str, Any], p: str) -> str:
+    """Return a ratio with its standard error, in bold where p is below 0.05."""
+    mark = "**" if found[p] < 0.05 else ""
+    return f"{mark}{found['ratio']:.2f}\N{NBSP}±\N{NBSP}{found['ratio'] * found['log_error']:.2f}{mark}"
+
+
+def modes(rows: list[dict[str, Any]]) -> None:
+    """Write the median and the fraction above 1.5 of distortion / floor; without noise, the median distortion."""
+    with (HERE / "auto_modes.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["problem", *RULES])
+        for row in rows:
+            if row["floor"] is None:
+                continue
+            cells = []
+            for arm in RULES:
+                values = np.array(row["arms"][arm])
+                exact = row["floor"] < 1e-9
+                high = f"{np.median(values):.1e}" if exact else f"{np.median(values):.2f} ({(values > 1.5).mean():.0%})"
+                cells.append(high)
+            writer.writerow([row["problem"], *cells])
+
+
+def parts(found: list[dict[str, Any]]) -> None:
+    """Write the mean ratios of all arms to all parts together, and draw the ratios of all problems."""
+    lines = []
+    for arm in found[1:]:
+        ratios = arm["problems"].values()
+        worse, better = (
+            sum(value["p_holm"] < 0.05 and (value["ratio"] > 1) == is_worse for value in ratios)
+            for is_worse in (True, False)
         )
-        if not all(tuned):
-            continue
-        values = [tuned[0]["other_distortion"], *(found["ours_distortion"] for found in tuned)]
-        search.append([name, *(f"{value:.3g}" for value in values), *map(ratio, tuned)])
-    heads = ["set", "MCL", "aMCL", "auto", "auto / MCL", "auto / aMCL", "mean (published aMCL)", "hard from"]
-    (HERE / "auto_policy.inc").write_text(table(heads, policy))
-    ours = ["auto", "best of 24", "best of 64"]
-    heads = ["set", "tuned", *ours, *(f"{name} / tuned" for name in ours)]
-    (HERE / "auto_search.inc").write_text(table(heads, search))
-    assert math.isfinite(sum(row["auto_mean"] for row in means.values()))
+        means = [f"{arm['mean'][kind][0]:.2f}" for kind in arm["mean"]]
+        lines.append([arm["arm"], *means, str(worse), str(better)])
+    kinds = [f"{name} ({found[0]['mean'][kind][1]})" for kind, name in {**KINDS, "exact": "without noise"}.items()]
+    heads = ["arm", *kinds, "significantly worse", "significantly better"]
+    (HERE / "auto_parts.inc").write_text(table(heads, lines))
+    figure = Figure(figsize=(11, 6), layout="constrained")
+    axes = figure.subplots(1, 3, sharey=True, width_ratios=(2, 1, 1))
+    names = [arm["arm"] for arm in found[1:]]
+    for axis, (kind, title) in zip(axes, KINDS.items(), strict=True):
+        for height, arm in enumerate(found[1:]):
+            values = [value["ratio"] for name, value in arm["problems"].items() if family(name) == kind]
+            offsets = height + np.linspace(-0.28, 0.28, len(values))
+            axis.scatter(np.clip(values, 0.25, 40), offsets, s=9, color=GREY, linewidths=0)
+            axis.plot([math.exp(np.mean(np.log(values)))] * 2, [height - 0.38, height + 0.38], color=BLUE, lw=2.5)
+        axis.axvline(1, color=ORANGE, lw=1)
+        axis.set(xscale="log", title=f"{title} ({len(values)})", xlabel="distortion relative to all parts")
+        axis.set_xticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
+        axis.minorticks_off()
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].invert_yaxis()
+    figure.savefig(HERE / "_static" / "auto_parts.png", dpi=110)
+
+
+def sets(rows: list[dict[str, Any]], found: list[dict[str, Any]], kinds: tuple[str, ...]) -> str:
+    """Return the geometric means of the rules on problems without a known floor, and their ratios to all parts."""
+    by_arm = {arm["arm"]: arm["problems"] for arm in found}
+    lines = []
+    for row in rows:
+        if family(row["problem"]) in kinds and row["floor"] is None:
+            mean = {arm: float(np.exp(np.mean(np.log(row["arms"][arm])))) for arm in RULES}
+            ratios = [ratio(by_arm[arm][row["problem"]], "p_holm") for arm in RULES[1:]]
+            lines.append([row["problem"].removeprefix("UCI "), f"{mean[FULL]:.3g}", *ratios])
+    return table(["set", FULL, *(f"{arm} / {FULL}" for arm in RULES[1:])], lines)
+
+
+def search() -> None:
+    """Write the comparison of `FleetSearch` with tuned baselines."""
+    lines = []
+    for row in summary(read(RESULTS / "auto-search.jsonl")):
+        means = [f"{row[name]:.3g}" for name in ("tuned", "auto", "search")]
+        ratios = [ratio(row[f"{name} / tuned"], "p") for name in ("auto", "search")]
+        lines.append([row["problem"].removeprefix("UCI "), *means, *ratios])
+    heads = ["set", "tuned", "auto", "FleetSearch", "auto / tuned", "FleetSearch / tuned"]
+    (HERE / "auto_search.inc").write_text(table(heads, lines))
+
+
+def main() -> None:
+    """Write all tables and the figure, and print the comparison with the earlier version."""
+    order = {name: index for index, name in enumerate(PROBLEMS)}
+    rows = sorted(read(RESULTS / "auto-parts.jsonl"), key=lambda row: order[row["problem"]])
+    found = compared(rows, rows)
+    assert [arm["arm"] for arm in found] == list(ARMS)
+    modes(rows)
+    parts(found)
+    (HERE / "auto_sets.inc").write_text(sets(rows, found, ("UCI", "real")))
+    search()
+    versions = compared(
+        [{**row, "arms": {FULL: row["arms"][FULL]}} for row in rows], read(RESULTS / "auto-before.jsonl")
+    )
+    print("relative to the earlier version:", versions[0]["mean"])
+    print({name: value for name, value in versions[0]["problems"].items() if value["p_holm"] < 0.05})
 
 
 if __name__ == "__main__":
