@@ -109,13 +109,6 @@ def test_there_is_no_decay_before_something_is_learned():
         assert values[-1][2] == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_training_without_a_probe_begins_with_parted_hypotheses():
-    policy = AutoAnnealing()
-    for n_epochs, has_zero, parts in ((5, True, 1.0), (5, False, 0.0), (100, True, 0.0)):
-        state = policy.init(sizes(1.0, has_zero=has_zero), n_epochs)
-        assert float(policy.first_separations(state)) == pytest.approx(parts)
-
-
 @for_each("gap, share", [(1.0, 0.0), (math.exp(0.29), 0.0), (math.exp(0.31), 1.0)])
 def test_only_a_network_that_overfits_is_decayed(gap, share):
     _, values = run_policy(AutoAnnealing(noise_decay=50.0), [1.0, 0.1], 100, n_rows=100, gap=gap)

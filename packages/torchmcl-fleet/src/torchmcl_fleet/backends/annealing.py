@@ -68,9 +68,6 @@ class FleetAnnealing:
         for name, value in self._driver.initial(measured, self.n_epochs, **self._counts).items():
             self.state[name].copy_(value)
         self._driver.warn_without_head()
-        if self._driver.head is not None:
-            self._weights.separate(torch.where(self.chosen, self._driver.policy.first_separations(self.state), 0.0))
-        self.state["initial.flat"].copy_(self._models.flat)
 
     def is_due(self, epoch: int) -> bool:
         """Return whether the models may be measured after this epoch."""

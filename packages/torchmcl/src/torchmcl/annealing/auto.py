@@ -204,10 +204,6 @@ class AutoAnnealing:
             **{name: zeros + value for name, value in sizes.items()},
         }
 
-    def first_separations(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Return the initial `AutoDecision.separations`, for models that cool from the start."""
-        return ((state["begun"] == 0) & (state["has_zero"] > 0) & (state["first"] > 0)).float()
-
     def update(
         self,
         state: Mapping[str, Tensor],
