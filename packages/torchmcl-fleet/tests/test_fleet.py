@@ -127,7 +127,14 @@ def test_after_epoch_sees_every_epoch_and_chunk_with_models_to_call():
 
 def test_a_fleet_in_training_refuses_its_initial_weights_and_is_usable_afterwards():
     fleet = Fleet(small_mlp, 3)
-    for stale in (lambda _: fleet.predict(INPUTS), lambda _: fleet.models):
+    uses = [
+        lambda _: fleet.predict(INPUTS),
+        lambda _: fleet.models,
+        lambda _: fleet.state_dict(),
+        lambda _: fleet.load_state_dict({}),
+        lambda _: fit(fleet, n_epochs=1),
+    ]
+    for stale in uses:
         with pytest.raises(RuntimeError, match=r"not current during `fit`. Use `info.stacked`"):
             fit(fleet, n_epochs=2, after_epoch=stale)
     fleet.predict(INPUTS)

@@ -197,7 +197,8 @@ class Fleet:
             checkpoint: Folder to save to and to resume from, with the options of `Checkpointing`.
             models_at_once: Number of models per chunk; by default derived from memory and cores.
             after_epoch: Function called with an `EpochInfo` after every epoch of a chunk, for records and figures. Its
-                `stacked` has the current weights; `predict`, `evaluate` and `models` raise an error during `fit`.
+                `stacked` has the current weights; `predict`, `evaluate`, `models` and `state_dict` raise an error
+                during `fit`.
             continued: Whether to start from `optimizer_state`, if it is set, and to store the final state there for the
                 next call of `fit`.
             progress: Whether to show a progress bar with the speed and the remaining time; a string is its title.
@@ -219,7 +220,7 @@ class Fleet:
         held_out = None if validation is None else validation.rows
         if held_out is not None:
             check_data("Fleet.fit", "validation", held_out, self.n_models)
-        models, plan = self._kept.last, self._plan(n_epochs, validation)
+        models, plan = self._kept.chosen(best=False), self._plan(n_epochs, validation)
         moments = moments_of(self.optimizer_state, plan.spec.optimizer.init(models.flat)) if continued else {}
         size = batch_rows("Fleet.fit", batch_size, data.inputs.shape[1])
         data, n_hypotheses = _inspected(models, data, held_out)

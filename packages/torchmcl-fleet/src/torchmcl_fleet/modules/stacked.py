@@ -352,7 +352,7 @@ class KeptModels:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights and buffers of the last models, and of the best models if there are any."""
-        kept = {"last": self.last} | ({} if self._best is None else {"best": self._best})
+        kept = {"last": self.chosen(best=False)} | ({} if self._best is None else {"best": self._best})
         return {
             name if part == "flat" else f"{name}.{part}": value
             for name, models in kept.items()
