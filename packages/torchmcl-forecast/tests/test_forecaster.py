@@ -7,6 +7,7 @@ import torch
 from quick_sales import UNTRAINED, sales
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import torchmcl as mcl
 from grids import for_each
@@ -119,6 +120,25 @@ def test_series_that_are_joint_share_their_futures(frame):
     pd.testing.assert_frame_equal(forecaster.predict(wide[wide.columns[::-1]]), found)  # in any order
     with pytest.raises(ValueError, match="`frame`"):
         forecaster.predict(wide[["shop 0"]])
+
+
+def test_the_rate_falls_along_a_cosine_under_rules_that_do_not_set_it(frame):
+    def learning_rates(rule):
+        rates = []
+
+        def record(optimizer, args, kwargs):
+            rates.append(optimizer.param_groups[0]["lr"])
+
+        hook = register_optimizer_step_pre_hook(record)
+        try:
+            quick(rule=rule).fit(frame, horizon=3)
+        finally:
+            hook.remove()
+        return rates
+
+    falling = learning_rates(mcl.WTA())
+    assert learning_rates(mcl.AutoAnnealing(rate=False)) == falling
+    assert learning_rates(mcl.AutoAnnealing()) != falling
 
 
 @for_each("rule", [mcl.WTA(), mcl.RelaxedWTA(0.1), lambda part: mcl.AnnealedWTA(1.0 / (1 + part))])

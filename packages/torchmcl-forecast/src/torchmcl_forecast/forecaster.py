@@ -313,9 +313,8 @@ class Forecaster(io.Shareable, BaseEstimator):
         with progress as bar, saved:
 
             def train_all(phase: str, places: Tensor, rule: Any, settings: Training) -> None:
-                for member, network in enumerate(self.networks_):
-                    stage = f"{phase}-{member}"
-                    train(network, source, places, rule, settings, stage=stage, checkpoint=saved, bar=bar)
+                for i, network in enumerate(self.networks_):
+                    train(network, source, places, rule, settings, stage=f"{phase}-{i}", checkpoint=saved, bar=bar)
 
             train_all("training", earlier, self.rule, settings)
             self.tube_scores_ = None

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from torchmcl import (
+    AutoAnnealing,
     Batch,
     Distributions,
     MultiHypothesisHead,
@@ -339,7 +340,7 @@ def train(
         fused=torch.device(settings.device).type in ("cpu", "cuda"),  # one pass over the parameters instead of a dozen
     )
     scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=settings.n_parts)
-    sets_rate = hasattr(rule, "init")  # `AutoAnnealing` sets the learning rate itself
+    sets_rate = isinstance(rule, AutoAnnealing) and rule.rate
     cosine = None if sets_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.n_steps)
     objects: dict[str, Any] = {"network": network, "optimizer": optimizer, "scheduler": scheduler}
     objects |= {} if cosine is None else {"cosine": cosine}

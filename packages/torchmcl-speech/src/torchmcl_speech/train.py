@@ -119,8 +119,8 @@ def train_separator(
 
 def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule:
     training, rule = config.training, rule_of(config.objective)
-    decides = isinstance(rule, AutoAnnealing)  # including the tail of the learning rate
-    falls = training.schedule != "plateau" and not decides
+    sets_rate = isinstance(rule, AutoAnnealing) and bool(rule.rate)
+    falls = training.schedule != "plateau" and not sets_rate
     # Halved after `patience` epochs without a better value; the patience of torch does not count the last of them.
     plateau = partial(ReduceLROnPlateau, mode="max", factor=0.5, patience=training.patience - 1, threshold=0.0)
     metrics: dict[str, Callable[[StepOutput], Tensor]] = {"pit_si_sdr": pit_si_sdr, "mcl_si_sdr": mcl_si_sdr}
@@ -134,7 +134,7 @@ def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule
         score_weight=config.objective.score_weight,
         scores=PresenceScores(rule if isinstance(rule, PIT) else WTA()),
         learning_rate=rate_schedule(training, minutes) if falls else training.learning_rate,
-        plateau=plateau if training.schedule == "plateau" and not decides else None,
+        plateau=plateau if training.schedule == "plateau" and not sets_rate else None,
         monitor=_MONITOR,
         metrics=metrics if model.score is None else metrics | {"count_accuracy": count_accuracy},
         cuda_graphs=training.captured,

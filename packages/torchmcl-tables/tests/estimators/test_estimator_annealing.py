@@ -9,6 +9,7 @@ from torchmcl import WTA, Cosine, MultiHypothesisMLP
 from torchmcl.annealing import AutoAnnealing
 from torchmcl_fleet import Candidate, FleetSearch
 from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
+from torchmcl_tables.estimators.training import as_given
 
 # Without a learning rate, which the search chooses.
 SEARCHED = {"n_epochs": 40, "hidden": (16,), "random_state": 0}
@@ -144,6 +145,21 @@ def test_the_course_of_a_schedule_is_kept():
     assert hard.rule_ == WTA()
     default = MCLRegressor(**(QUICK | {"n_epochs": 3})).fit(X, y)
     assert default.rule_ == AutoAnnealing()
+
+
+@pytest.mark.parametrize(
+    ("options", "rates", "decay"),
+    [
+        ({}, [0.1] * 5, 0.0),
+        ({"rate": False}, [Cosine(0.1, 0.0, 5)(epoch) for epoch in range(5)], 0.0),
+        ({"noise_decay": 0.0}, [0.1] * 5, 0.05),
+    ],
+)
+def test_parts_of_annealing_that_are_off_leave_the_usual_settings_of_an_estimator(options, rates, decay):
+    settings = as_given(AutoAnnealing(**options), 0.1, None, 0.05, 5)
+    assert settings.weight_decay == decay
+    rate = settings.learning_rate
+    assert [rate(epoch) if callable(rate) else rate for epoch in range(5)] == rates
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,8 @@ class MCLClassifier(ClassifierMixin, SavedEstimator):
             optimizer steps plus one step per 20 rows.
         batch_size: Number of rows per step; by default three times the square root of the number of rows, between 200
             and 1024.
-        weight_decay: Decoupled weight decay. By default 0.05, and more below 1300 rows: up to 2 for 200 rows; with
-            `AutoAnnealing`, derived from the noise per row.
+        weight_decay: Decoupled weight decay. By default 0.05, and more below 1300 rows: up to 2 for 200 rows; derived
+            from the noise per row by `AutoAnnealing`, unless its `noise_decay` is 0.
         keep_best: Whether to keep the best epoch instead of the last one; true by default.
         validation_fraction: Fraction of the rows held out by each network, rounded to 1/2, 1/3, 1/4 ...; at most
             10 000 rows. With 0, the last epoch is kept and the probabilities are not calibrated.

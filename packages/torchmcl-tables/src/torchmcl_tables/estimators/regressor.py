@@ -59,7 +59,8 @@ class MCLRegressor(DensityEstimator):
         batch_size: Maximum number of rows per step; by default 3 times the square root of the number of rows, from 64
             to 1024.
         learning_rate: Learning rate of Adam: an initial value, annealed to 0 along a cosine, or a schedule by epoch.
-        weight_decay: Decoupled weight decay; by default 0.05, or derived from the noise per row with `AutoAnnealing`.
+        weight_decay: Decoupled weight decay; by default 0.05, or derived from the noise per row by `AutoAnnealing`,
+            unless its `noise_decay` is 0.
         keep_best: Whether to keep the epoch with the lowest distortion on the selection rows instead of the last one.
         validation_fraction: Fraction of the rows that is held out: two thirds for selection, the rest for calibration
             (9, 19, 29 ... rows; in a small table more than a third), at most 10 000 and 5 000 rows.

@@ -440,9 +440,10 @@ def as_given(
 ) -> Candidate:
     """Return the training settings from the parameters of an estimator."""
     rule = rule_of(rule, n_epochs)
-    if isinstance(rule, AutoAnnealing):  # it chooses the end of the learning rate schedule, and the decay
+    policy = rule if isinstance(rule, AutoAnnealing) else AutoAnnealing(rate=False, noise_decay=0.0)
+    if policy.noise_decay:
         default_decay = 0.0
-    elif not callable(learning_rate):
+    if not (policy.rate or callable(learning_rate)):
         learning_rate = Cosine(learning_rate, 0.0, n_epochs)
     return Candidate("as given", rule, learning_rate, default_decay if weight_decay is None else float(weight_decay))
 
