@@ -4,8 +4,8 @@ AnnealedWTA: from one answer to many
 
 :class:`~torchmcl.AnnealedWTA` turns the costs of a target into weights by a softmin at a temperature T. At a high
 temperature every hypothesis is trained on every target, and all of them are at the mean. As the temperature falls
-they split, first into coarse groups, then into finer ones, and at T = 0 the rule is :class:`~torchmcl.WTA`. The
-splits occur at critical temperatures, of which the first can be computed from the data.
+they split, first into coarse groups, then into finer ones, and at T = 0 the rule is :class:`~torchmcl.WTA`. Merged
+hypotheses first split at the local critical temperature, which can be computed from the data.
 """
 
 # %%
@@ -27,8 +27,8 @@ for temperature in (10.0, 0.1, 0.01, 0.0):
 torch.manual_seed(0)
 SIGMA = 0.06
 targets = torch.cat([center + SIGMA * torch.randn(100) for center in (-1.0, 0.2, 1.0)]).unsqueeze(1)
-first_critical = 2 * targets.var(correction=0).item()
-print(f"first critical temperature {first_critical:.3f}")
+critical = 2 * targets.var(correction=0).item()
+print(f"local critical temperature {critical:.3f}")
 
 # %%
 # Cool slowly, and record the positions. Merged hypotheses of a network separate because of the noise of training;
@@ -64,7 +64,7 @@ bottom.plot(temperatures, distortions, color="C1", linewidth=2)
 bottom.set(xscale="log", yscale="log", xlabel="temperature (cooling to the right)", ylabel="distortion")
 bottom.set_xlim(max(temperatures), 1.2e-3)
 for ax in (top, bottom):
-    ax.axvline(first_critical, color="black", linestyle="--", linewidth=1, label=r"$2\,\lambda_{\max}(\mathrm{Cov})$")
+    ax.axvline(critical, color="black", linestyle="--", linewidth=1, label=r"$2\,\lambda_{\max}(\mathrm{Cov})$")
     ax.axvline(2 * SIGMA**2, color="black", linestyle=":", linewidth=1.4, label=r"$2\,\sigma^2$ of one group")
 scatter = top.scatter(torch.full((100,), 1.3e-3), targets[::3, 0], s=8, color="0.6", label="data", zorder=3)
 scatter.set_clip_on(False)

@@ -135,7 +135,7 @@ def test_every_cooling_of_the_page_ends_hard(computed, key):
     assert (first, last) == (2, 0)
 
 
-def test_the_critical_temperatures_are_those_of_theory(computed):
+def test_the_local_critical_temperatures_are_those_of_theory(computed):
     points = samples()
     got = computed("return play.localCriticalTemperature(Float64Array.from(given.flat()))", points.tolist())
     assert got == pytest.approx(theory.local_critical_temperature(points).item(), abs=1e-9)
@@ -149,7 +149,7 @@ def test_the_critical_temperatures_are_those_of_theory(computed):
 
 
 @pytest.mark.slow
-def test_hypotheses_split_just_below_the_critical_temperature_and_not_above(computed):
+def test_hypotheses_split_just_below_the_local_critical_temperature_and_not_above(computed):
     places = computed(
         "return [1.1, 0.9].map((heat) => { const points = play.points('branches', 500, 1);"
         "const temperature = heat * play.localCriticalTemperature(points);"

@@ -13,7 +13,7 @@ from grids import for_each
 from torchmcl import theory
 
 
-def test_first_critical_temperature_is_twice_the_largest_variance():
+def test_local_critical_temperature_is_twice_the_largest_variance():
     samples = torch.randn(3, 50, 2, dtype=torch.float64)
     for one, value in zip(samples, theory.local_critical_temperature(samples), strict=True):
         expected = 2 * torch.linalg.eigvalsh(torch.cov(one.T, correction=0))[-1]
@@ -21,7 +21,7 @@ def test_first_critical_temperature_is_twice_the_largest_variance():
 
 
 @given(st.floats(0.01, 100), st.floats(-100, 100))
-def test_critical_temperature_scales_with_the_square_and_ignores_a_shift(scale, shift):
+def test_local_critical_temperature_scales_with_the_square_and_ignores_a_shift(scale, shift):
     samples = torch.randn(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     value = theory.local_critical_temperature(samples)
     torch.testing.assert_close(theory.local_critical_temperature(scale * samples + shift), scale**2 * value)

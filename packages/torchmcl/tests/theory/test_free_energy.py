@@ -109,7 +109,7 @@ def test_hessian_is_that_of_automatic_differentiation(temperature):
     torch.testing.assert_close(theory.free_energy_hessian(samples, hypotheses, temperature), expected)
 
 
-def test_smallest_eigenvalue_changes_sign_at_the_first_critical_temperature():
+def test_smallest_eigenvalue_changes_sign_at_the_local_critical_temperature():
     samples = torch.randn(5, 40, 3, dtype=torch.float64)
     merged = samples.mean(dim=-2, keepdim=True).expand(-1, 4, -1)
     critical = theory.local_critical_temperature(samples)[:, None, None]

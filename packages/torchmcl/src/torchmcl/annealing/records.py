@@ -114,8 +114,9 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
     """Compute the scale of the costs, in their units.
 
     For costs that are never negative the scale is their mean over hypotheses, samples and valid targets. While the
-    hypotheses coincide it is the trace of the conditional covariance, half of the critical temperature in one
-    dimension and above it in several.
+    hypotheses coincide at the conditional mean it is the mean trace of the conditional covariances. With one covariance
+    for all inputs, that is half of the local critical temperature 2 lambda_max in one dimension, and at least half of
+    it in several.
 
     For a cost without a natural zero, such as the SI-SDR in decibels, the mean has no meaning. The scale is then the
     mean excess of the hypotheses over the best one of their sample. At this temperature a softmin begins to distinguish

@@ -13,7 +13,7 @@ becomes positive. The two are equal for a Gaussian. In between the state depends
 
 Equation (14) of the paper gives the first value for the second temperature, so it is a lower bound. Its
 D*(T) is a minimum over f of the soft distortion with weights that follow f, which leaves the mean even
-earlier (at 4 lambda_max for n = 2); annealed MCL minimizes F instead.
+earlier (at 4 lambda_max or above); annealed MCL minimizes F instead.
 """
 
 import math
@@ -60,8 +60,8 @@ class CriticalTemperature(NamedTuple):
     """First critical temperature T0c, with certified bounds.
 
     Attributes:
-        temperature: Largest ratio 4 K(w) / |w|^2 that the search found. It equals T0c unless the search missed the
-            maximum.
+        temperature: Largest ratio 4 K(w) / |w|^2 that the search found. It is within about 0.01 % of T0c unless the
+            search missed the maximum.
         lower: Certified lower bound of T0c: the largest ratio of a vector w that was evaluated, or of a limit.
         upper: Certified upper bound of T0c. In one and two dimensions it is at most 0.7 % too high. In more dimensions
             it is Hoeffding's bound, which is exact for a Gaussian and usually several times too high for samples.
@@ -332,8 +332,8 @@ def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = N
 
     For the residuals y - E[y | x] it is the local critical temperature of the mean covariance E_x[C(x)]: equal to
     `local_critical_temperature` of every input if they have the same covariance, and never above the largest of
-    them. Errors of the model's mean increase it. Neither it nor the largest local value bounds the first critical
-    temperature T0c of an input, which is higher for skewed distributions; `critical_temperature` of the
+    them. Errors of the model's mean increase it. Neither it nor the largest local value is an upper bound of the first
+    critical temperature T0c of an input, which is higher for skewed distributions; `critical_temperature` of the
     residuals of similar inputs estimates T0c.
 
     Args:

@@ -2,7 +2,7 @@
 (function (play) {
   "use strict";
 
-  const HOTTEST = 1.5; // of the critical temperature; the dial is quadratic, to be finer where it is cold
+  const HOTTEST = 1.5; // of the local critical temperature; the dial is quadratic, to be finer where it is cold
   const AFTER = 80; // steps at T = 0 before a cooling stops by itself
   const MILLISECONDS = 8; // of a frame of 16 for the steps; the rest is for drawing
   const EVERY = 6; // frames between two updates of text and charts: ten a second are enough to read

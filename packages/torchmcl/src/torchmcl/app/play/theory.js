@@ -1,4 +1,4 @@
-// Critical temperature, distinct places and rate-distortion, as in torchmcl.theory.
+// Local critical temperature, distinct places and rate-distortion, as in torchmcl.theory.
 (function (play) {
   "use strict";
 
@@ -164,7 +164,7 @@
       const found = this.run.point();
       this.points.push(found);
       this.run = null;
-      // Closer together at first: just below the critical temperature the rate rises quickly by a bit.
+      // Closer together at first: just below the local critical temperature the rate rises quickly by a bit.
       this.temperature *= this.points.length < 7 ? 0.82 : 0.62;
       this.done = found.rate > this.upToBits || this.points.length > 20;
     }
