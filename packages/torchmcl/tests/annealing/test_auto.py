@@ -109,8 +109,8 @@ def test_there_is_no_decay_before_something_is_learned():
         assert values[-1][2] == pytest.approx(expected, abs=1e-6)
 
 
-@for_each("gap, share", [(1.0, 0.0), (math.exp(0.29), 0.0), (math.exp(0.31), 1.0)])
-def test_only_a_network_that_overfits_is_decayed(gap, share):
+@for_each("gap, share", [(0.9, 0.0), (1.0, 0.0), (math.exp(0.3), 0.5), (math.exp(0.7), 1.0)])
+def test_weight_decay_is_proportional_to_overfitting_up_to_a_limit(gap, share):
     _, values = run_policy(AutoAnnealing(noise_decay=50.0), [1.0, 0.1], 100, n_rows=100, gap=gap)
     assert values[-1][2] == pytest.approx(0.045 * share, abs=1e-5)
 
@@ -143,7 +143,7 @@ def test_a_short_training_ends_hard_too(n_epochs, cooling):
 def test_hypotheses_are_moved_between_the_cooling_and_the_fall_of_the_rate():
     policy = AutoAnnealing()
     state = policy.init(sizes(1.0), 8)
-    assert [bool(policy.may_move(state, epoch, 8)) for epoch in range(1, 8)] == [False] * 2 + [True] + [False] * 4
+    assert [bool(policy.may_move(state, epoch, 8)) for epoch in range(1, 8)] == [False] * 2 + [True] * 2 + [False] * 3
     state = policy.init(sizes(1.0), 200)
     moved = [epoch for epoch in range(1, 201) if policy.update(state, sizes(1.0), epoch, 200).moves]
     assert moved == list(range(68, 105, 4))  # a fiftieth of the training apart
@@ -252,3 +252,12 @@ def test_padded_targets_do_not_count():
     cost = torch.tensor([[[2.0, 2.0], [9.0, 9.0]]])
     mask = torch.tensor([[True, False]])
     assert cost_scale(mcl.assign(cost, mcl.WTA(), mask)).scale == 2.0
+
+
+@for_each("noise_decay, stiff", [(50.0, 0.1), (0.0, 0.0)])
+def test_a_network_that_has_learned_little_is_decayed_while_the_temperature_falls(noise_decay, stiff):
+    policy = AutoAnnealing(noise_decay=noise_decay)
+    state = policy.init(sizes(1.0), 100)
+    policy.update(state, sizes(1.0), 5, 100)  # no gain: rewind and cool
+    decays = [float(policy.value(state, epoch, 100).weight_decay) for epoch in (5, 33, 34)]
+    assert decays == pytest.approx([stiff, stiff, 0.0])

@@ -137,7 +137,7 @@ def two_groups(model):
 
 
 def test_groups_keep_the_ratio_of_their_rates_and_their_decay():
-    training = Training(groups=two_groups)
+    training = Training(rule=mcl.AutoAnnealing(cooling=0.0), groups=two_groups)
     for epoch in range(N_EPOCHS - 1):
         if epoch == 5:  # held-out targets far from the training targets: the network overfits
             output = mcl.mcl_step(training.model, next(iter(training.loader)), mcl.WTA())

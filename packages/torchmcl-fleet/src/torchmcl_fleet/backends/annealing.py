@@ -150,7 +150,7 @@ class FleetAnnealing:
 
     def _settled(self, begun: float) -> int:
         """Return the epoch after which the policy no longer changes a model whose cooling began at epoch `begun`."""
-        return math.ceil(begun + annealing.POLICY_CONSTANTS.settling * (self.n_epochs - begun))
+        return 1 + math.ceil(begun + annealing.POLICY_CONSTANTS.settling * (self.n_epochs - begun))
 
     def _sampled(self) -> Callable[[], annealing.Samples | None]:
         """Return a function that returns the samples from which moves are planned.

@@ -25,26 +25,27 @@ class PolicyConstants(NamedTuple):
 
     Attributes:
         probe: Fraction of the training after which the gain of the hold is evaluated, at the end of an epoch: the hold
-            continues if it has lowered the distortion by a factor of e. If `probe` is less than half an epoch, there is
-            no hold.
-        shortest: Minimum length of a hold that gains, as a fraction of the training, because some models start slowly.
-            Before it there is no weight decay, because the error of an untrained model looks like noise.
+            continues if it has lowered the distortion by a factor of e, at least until this time has doubled. Until
+            then there is no weight decay either, because the error of an untrained model looks like noise. If `probe`
+            is less than half an epoch, there is no hold.
         longest: Maximum length of a hold, as a fraction of the training, because cooling and tail need time too.
         settling: Fraction of the time after the hold at which the learning rate begins to fall, and moves end.
         n_checks: Number of times in a training run at which costs are measured and moves are planned; at most once per
             epoch.
-        gap: Excess of the logarithm of the held-out distortion over that of the training distortion above which there
-            is weight decay.
+        gap: Excess of the logarithm of the held-out distortion over that of the training distortion from which on the
+            weight decay has its full strength; below, it is proportional to the excess.
         strongest: Largest weight decay; far above it, networks trained on few rows collapse.
+        stiffness: Weight decay while the temperature falls, relative to the remaining fraction of the distortion: the
+            less a hold has learned, the less there is to undo.
     """
 
     probe: float = 0.05
-    shortest: float = 0.1
     longest: float = 0.75
     settling: float = 0.5
     n_checks: int = 50
-    gap: float = 0.3
+    gap: float = 0.6
     strongest: float = 3.0
+    stiffness: float = 0.1
 
 
 POLICY_CONSTANTS = PolicyConstants()
@@ -91,7 +92,7 @@ class AutoAnnealing:
        separate. If their differences depended on the input, hypotheses would swap modes between two inputs, where the
        network would have to jump.
     3. *Cooling.* The temperature falls exponentially, from half of the distortion per coordinate, which is below the
-       first critical temperature of Equation (14), so that the hypotheses stay apart.
+       local critical temperature, Equation (14), so that the hypotheses stay apart.
     4. *Moves.* Under winner-takes-all, hypotheses that win little are moved to where one hypothesis covers two modes,
        see `torchmcl.annealing.moves`.
     5. *Settling.* The learning rate falls to 0 along a cosine.
@@ -117,7 +118,7 @@ class AutoAnnealing:
         end: Temperature at which hard winner-takes-all begins, relative to the mean cost of a coordinate.
         noise_decay: Weight decay per unit of noise per row: `noise_decay * u * (1 - u) / rows`, at most 3, where u is
             the noise relative to the first distortion. It is used where held-out rows show that the network overfits. 0
-            disables it.
+            disables it, and the small weight decay while the temperature falls.
         full_rate_steps: Number of optimizer steps above which the learning rate is divided by the square root of the
             excess ratio.
         begin: Temperature at which cooling begins, relative to the mean cost of a coordinate.
@@ -239,14 +240,14 @@ class AutoAnnealing:
         rewinds = holds & (state["seen"] < probe) & (epoch >= probe) & (gained < 1)
         # At least one epoch remains for the tail.
         latest = torch.as_tensor(n_epochs - 1 - 1 / (1 - self.cooling)).clamp(max=numbers.longest * n_epochs)
-        pays = (gain >= self.hold_gain) | (epoch < numbers.shortest * n_epochs)
+        pays = (gain >= self.hold_gain) | (epoch < 2 * probe)
         ends = holds & ~rewinds & (~pays | (epoch >= latest))
         begins = rewinds | ends
         best = torch.where(known, measured.best.float(), state["best"])
         overfit = state["overfit"]
         if trained is not None:
             gap = torch.where(holds, measured.mean / trained.mean, measured.best / trained.best).log()
-            overfit = torch.maximum(overfit, (gap > numbers.gap).float())
+            overfit = torch.maximum(overfit, (gap / numbers.gap).clamp(0, 1).nan_to_num(0.0))
         separations = torch.where(begins, (cost / state["first"].clamp_min(_TINY)).sqrt().clamp(max=1), 0.0)
         new = {
             "lowest": lowest,
@@ -278,7 +279,8 @@ class AutoAnnealing:
         every = max(1.0, n_epochs / POLICY_CONSTANTS.n_checks)
         is_time = torch.floor(torch.zeros_like(after) + epoch / every) > torch.floor(state["seen"] / every)
         may = (state["begun"] >= 0) & (state["has_zero"] > 0) & is_time & self.moves
-        return may & (after >= self.cooling) & (after < POLICY_CONSTANTS.settling)
+        began = self._after_hold(state, epoch - 1, n_epochs)  # of the epoch that ended, in which the rate did not fall
+        return may & (after >= self.cooling) & (began < POLICY_CONSTANTS.settling)
 
     def value(self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: float) -> AutoValues:
         """Return the settings of an epoch.
@@ -296,17 +298,22 @@ class AutoAnnealing:
         settled = ((after - numbers.settling) * (math.pi / (1 - numbers.settling))).clamp(min=0)
         slower = (self.full_rate_steps / state["n_steps"].clamp_min(1)).clamp(max=1).sqrt()
         rate = torch.where(holds, 1.0, (1 + torch.cos(settled)) / 2) * slower
-        rate = torch.where(torch.as_tensor(self.rate, device=rate.device), rate, 1.0)
+        rate = torch.where(torch.zeros_like(rate, dtype=torch.bool) | self.rate, rate, 1.0)  # without a transfer
         # The distance between modes is not noise: n hypotheses divide the distortion of noise by n^(2 / coordinates)
         # (times 1 to 2.7) and the distortion of modes by more. The lowest distortion so far is used, because weight
         # decay that harms the model must not increase itself.
         many = state["n_hypotheses"] ** (2 / state["n_coordinates"]) * state["best"]
         noise = torch.where(holds, state["lowest"], torch.minimum(state["lowest"], many))
-        noise = noise / state["first"].clamp_min(_TINY)
+        first = state["first"].clamp_min(_TINY)
+        noise = noise / first
         per_row = noise * (1 - noise) / state["n_rows"].clamp_min(1)  # 0 if nothing is learned
         decay = state["overfit"] * self.noise_decay * per_row
-        may = torch.as_tensor(epoch, device=decay.device) >= numbers.shortest * n_epochs
-        return AutoValues(temperature, rate, torch.where(may, decay, 0.0).clamp(max=numbers.strongest))
+        may = torch.zeros_like(decay) + epoch >= 2 * numbers.probe * n_epochs
+        decay = torch.where(may, decay, 0.0).clamp(max=numbers.strongest)
+        # Without a hold or a rewind, what the distortion of the untrained model is relative to is unknown.
+        cools = (state["begun"] > 0) & (state["has_zero"] > 0) & (temperature > 0) & (self.noise_decay > 0)
+        stiff = torch.where(cools, numbers.stiffness * (state["lowest"] / first).clamp(max=1), 0.0)
+        return AutoValues(temperature, rate, torch.maximum(decay, stiff))
 
     def phase(self, state: Mapping[str, Tensor], epoch: float, n_epochs: float, model: int = 0) -> str:
         """Return in words what happens in an epoch to one of the models.
