@@ -21,7 +21,7 @@ from benchmarks.annealing.search import summary  # noqa: E402
 
 RESULTS = HERE.parent / "benchmarks" / "results"
 RULES = (FULL, "WTA with moves", "WTA", "Relaxed-WTA 0.1", "annealed", "top k")
-KINDS = {"modes": "problems with modes", "UCI": "UCI sets", "real": "digits, diabetes, pedestrians"}
+KINDS = {"modes": "problems with modes", "UCI": "UCI sets", "real": "real data"}
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a94a1"
 
 
