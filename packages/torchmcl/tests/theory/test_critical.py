@@ -72,6 +72,16 @@ def test_first_critical_temperature_of_two_modes_is_known_at_every_scale(scale, 
     assert expected <= result.upper < 1.007 * expected
 
 
+@for_each("scale", [1e-139, 1e139])
+def test_first_critical_temperature_of_extreme_scales_is_exact_or_refused(scale):
+    samples = torch.randn(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    value = theory.critical_temperature(samples).temperature
+    with torch.inference_mode():
+        assert theory.critical_temperature(scale * samples).temperature == pytest.approx(scale**2 * value)
+    with pytest.raises(ValueError, match=r"`points` must have squared distances from .* Divide them by their scale"):
+        theory.critical_temperature(samples * scale * scale**0.1)
+
+
 def test_directions_without_variance_change_no_critical_temperature():
     points, rest = mixture("two rare modes")
     turned = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64)).Q[:1]
@@ -220,9 +230,13 @@ def test_bad_samples_are_refused():
         theory.critical_temperature(torch.zeros(2, 3, 1))
     with pytest.raises(ValueError, match="critical_temperature: `weights` must be >= 0 and sum to 1"):
         theory.critical_temperature(torch.zeros(2, 1), weights=torch.ones(2))
+    with pytest.raises(ValueError, match=r"critical_temperature: `weights` must have shape \(2,\)"):
+        theory.critical_temperature(torch.zeros(2, 1), weights=torch.ones(1, 2) / 2)
     for covariances in (torch.ones(1, 1), -torch.ones(2, 1, 1)):
         with pytest.raises(ValueError, match="critical_temperature: `covariances`"):
             theory.critical_temperature(torch.zeros(2, 1), covariances=covariances)
+    with pytest.raises(ValueError, match="gaussian_rate: `covariance` must be symmetric"):
+        theory.gaussian_rate(0.1, torch.tensor([[1.0, 2.0], [0.0, 1.0]]))
     with pytest.raises(ValueError, match="n_distinct: `tolerance`"):
         theory.n_distinct(torch.zeros(3, 1), -0.1)
     with pytest.raises(ValueError, match="n_distinct: `hypotheses`"):

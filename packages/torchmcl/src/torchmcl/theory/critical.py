@@ -53,6 +53,7 @@ _N_DIRECTIONS, _LENGTH_RATIO, _SLACK = 64, 1.1, 1e-3
 _N_STARTS, _N_ASCENT_STEPS = 16, 60  # each step reduces the distance to a maximum by a factor
 _ROUNDING = 1e-9  # relative error of a ratio in double precision, with a margin
 _CHUNK = 2**22  # exponentials at a time
+_SMALLEST = 1e-280  # squared distance below which |w|^2 may overflow
 _DECISIVE = 0.9  # a sample decides the result if its bound is within a tenth of it
 
 
@@ -146,6 +147,7 @@ def local_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> T
     return 2 * _largest_eigenvalue(_moments("local_critical_temperature", samples, mask, centered=True))
 
 
+@torch.inference_mode(False)  # the search needs gradients
 def critical_temperature(
     points: Tensor, *, weights: Tensor | None = None, covariances: Tensor | None = None
 ) -> CriticalTemperature:
@@ -207,6 +209,9 @@ def critical_temperature(
     if local <= 0:
         return CriticalTemperature(0.0, 0.0, 0.0, 0.0)
     squares = offsets.square().sum(dim=-1)
+    if not _SMALLEST < (size := float(squares.max()) + widest) < 1 / _SMALLEST:
+        rule = f"have squared distances from {_SMALLEST:g} to {1 / _SMALLEST:g}"
+        raise ValueError(bad_value(owner, "points", rule, f"{size:g}", "Divide them by their scale."))
     bounds = (squares / -probabilities.log()).nan_to_num()  # 0 / 0 for a single point
     sample_bound, farthest = float(bounds.max()), math.sqrt(float(squares.max()))
 
@@ -257,6 +262,9 @@ def _centered(
     check_finite(owner, "points", points, always=True, advice="Remove such points.")
     n, dim = points.shape
     points = points.detach().double()
+    if weights is not None:
+        check_tensor(owner, "weights", weights)
+        check_shape(owner, "weights", weights, (n,), "points")
     probabilities = probabilities_of(owner, "weights", weights, n, points)
     possible = probabilities > 0
     if covariances is None:
@@ -300,6 +308,8 @@ def variances_of(
         raise ValueError(bad_value(owner, argument, "be a variance or [..., dim, dim]", tuple(matrix.shape), advice))
     if not bool(matrix.isfinite().all()):
         raise ValueError(bad_value(owner, argument, "be finite", matrix[~matrix.isfinite()][0].item()))
+    if not torch.allclose(matrix, matrix.mT, rtol=1e-4, atol=1e-4 * float(matrix.abs().max())):
+        raise ValueError(bad_value(owner, argument, "be symmetric", "a matrix that is not", "Use (C + C.mT) / 2."))
     variances = torch.linalg.eigvalsh(matrix)
     # Rounding of a singular matrix may leave -1e-17; a matrix with more is not a covariance.
     slack = 100 * torch.finfo(variances.dtype).eps * variances.abs().amax(dim=-1, keepdim=True)
