@@ -222,6 +222,28 @@ def test_standardising_many_float32_rows_loses_no_digits():
     torch.testing.assert_close(x.std(dim=0), torch.ones(2, dtype=x.dtype), atol=1e-4, rtol=0)
 
 
+def test_year_is_found_in_a_zip_with_other_entries(tmp_path):
+    path = zipped(year_file(tmp_path, year_table()))
+    whole = path.read_bytes()
+    text = zipfile.ZipFile(path).read("YearPredictionMSD.txt")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.mkdir("data")
+        archive.writestr("__MACOSX/._data", "metadata")
+        archive.writestr("data/YearPredictionMSD.txt", text)
+    assert len(uci.read_year(path)[1]) == 100
+    path.write_bytes(whole[:5000] + bytes(100) + whole[5100:])
+    with pytest.raises(ValueError, match=r"\.zip cannot be read from line 1 on: .*\. Download the file again\."):
+        uci.read_year(path)
+
+
+@pytest.mark.parametrize("spoil", [lambda text: text[:-40], lambda text: "\ufeff" + text, lambda text: "<html>"])
+def test_a_damaged_year_file_is_refused_by_name(tmp_path, spoil):
+    path = year_file(tmp_path, year_table())
+    path.write_text(spoil(path.read_text()), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"YearPredictionMSD\.txt cannot be read from line 1 on: [^;]*\. Download the"):
+        uci.read_year(path)
+
+
 def test_year_with_nan_is_refused(tmp_path):
     table = year_table()
     table[57, 3] = np.nan

@@ -41,7 +41,7 @@ def write_wsj0(root, sample_rate=8000):
 @pytest.fixture(scope="module")
 def wsj0(tmp_path_factory):
     """Return a folder with the layout of WSJ0-mix."""
-    return write_wsj0(tmp_path_factory.mktemp("data") / "wsj0-mix")
+    return write_wsj0(tmp_path_factory.mktemp("data") / "WSJ0 mix \N{MICROPHONE}")
 
 
 def command(data, out, *more):

@@ -215,9 +215,10 @@ def _reproduce_separation(options: argparse.Namespace) -> None:
     others = ("parts", "pack") if options.preset == "paper" else ("speakers",)
     if unused := [f"--{name}" for name in others if getattr(options, name)]:
         raise ValueError(f"reproduce separation: `{unused[0]}` is not an option of --preset {options.preset}.")
-    # Values are YAML, which includes JSON strings, so quoted names stay names.
+    # Values are YAML, which includes JSON strings without escaped surrogates, so quoted names stay names.
     paths = {"root": options.data, "pack": options.pack}
-    changes = [f"data.{name}={json.dumps(str(path))}" for name, path in paths.items() if path is not None]
+    quoted = {name: json.dumps(str(path), ensure_ascii=False) for name, path in paths.items() if path is not None}
+    changes = [f"data.{name}={text}" for name, text in quoted.items()]
     runs = study.study_runs(options.seeds or 1, parts=options.parts or PARTS, quick=options.quick)
     if options.preset == "paper":
         n_seeds, speakers = options.seeds or (1 if options.quick else 3), options.speakers or (2, 3)

@@ -197,13 +197,13 @@ def read_year(path: Path, chunk_rows: int = 50_000) -> tuple[np.ndarray, np.ndar
     with _opened(path) as file:
         filled = (line for line in file if line.strip())
         for number in itertools.count():
-            if not (lines := list(itertools.islice(filled, chunk_rows))):
-                break
             try:
+                if not (lines := list(itertools.islice(filled, chunk_rows))):
+                    break
                 rows = np.loadtxt(lines, delimiter=",", dtype=np.float32, ndmin=2)
-            except ValueError as error:
-                first = number * chunk_rows + 1
-                raise ValueError(f"load_uci: {path} cannot be read after line {first}: {error}") from error
+            except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+                place, cause = f"{path} cannot be read from line {number * chunk_rows + 1} on", str(error).split(";")[0]
+                raise ValueError(f"load_uci: {place}: {cause}. Download the file again.") from error
             if rows.shape[1] != UCI_SETS["year"].n_features + 1:
                 raise ValueError(f"load_uci: {path} must have 91 columns, got {rows.shape[1]}. It is a different file.")
             if not np.isfinite(rows).all():
@@ -211,7 +211,7 @@ def read_year(path: Path, chunk_rows: int = 50_000) -> tuple[np.ndarray, np.ndar
             years.append(rows[:, 0])
             inputs.append(rows[:, 1:])
     if not inputs:
-        raise ValueError(f"load_uci: {path} must hold rows, got an empty file. Delete it to download it again.")
+        raise ValueError(f"load_uci: {path} must hold rows, got an empty file. Download it again.")
     return np.concatenate(inputs), np.concatenate(years)
 
 
@@ -279,7 +279,7 @@ def _opened(path: Path) -> TextIO:
     if path.suffix == ".zip":
         try:
             archive = zipfile.ZipFile(path)
-            member = archive.infolist()[0]
+            member = sorted(archive.infolist(), key=lambda entry: entry.file_size)[-1]  # others may be folders
             check_limit("load_uci", path.name, "table_bytes", member.file_size)
             return io.TextIOWrapper(archive.open(member), encoding="ascii")
         except (zipfile.BadZipFile, IndexError, NotImplementedError, RuntimeError) as error:

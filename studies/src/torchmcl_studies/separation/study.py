@@ -131,7 +131,7 @@ def paper_runs(data: Path, numbers: Sequence[int] = (2, 3), *, n_seeds: int = 3,
         ValueError: If a folder or a file is missing, or the first recordings are not mono at 8 kHz.
     """
     small = ("training.epochs=2", "objective.annealing_epochs=1", *_QUICK) if quick else ()
-    root = f"data.root={json.dumps(str(data))}"
+    root = f"data.root={json.dumps(str(data), ensure_ascii=False)}"
     changes = {n: ("data.layout=wsj0", root, "data.n_workers=8", *_speakers(n), *small) for n in numbers}
     runs = [replace(run, base="paper-2spk", evaluated="model-last") for run in _method_runs(PAPER, n_seeds, changes)]
     for config in (run.configured().data for run in runs[: len(_METHODS) * len(numbers) : len(_METHODS)]):
