@@ -1,5 +1,6 @@
 """`AutoAnnealing` under Lightning: decided in training, kept in the checkpoint."""
 
+import copy
 import warnings
 
 import pytest
@@ -198,6 +199,17 @@ def test_an_interrupted_training_resumes_to_the_same_bits(tmp_path):
     resumed = fitted(8, tmp_path)
     torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
     torch.testing.assert_close(resumed.annealing.state_dict(), whole.annealing.state_dict(), rtol=0, atol=0)
+
+
+def test_another_fit_of_a_module_is_annealed_from_its_beginning():
+    def weights_after_fit(module):
+        pl.Trainer(max_epochs=12, enable_checkpointing=False, **QUIET).fit(module, loader())
+        return torch.cat([parameter.detach().flatten() for parameter in module.model.parameters()])
+
+    used = fitted(12)
+    fresh = MCLModule(copy.deepcopy(used.model), AutoAnnealing(), learning_rate=0.05)
+    assert torch.equal(weights_after_fit(used), weights_after_fit(fresh))
+    assert used.annealing.events == fresh.annealing.events
 
 
 @for_each("options", [{"plateau": PLATEAU}, {"learning_rate": mcl.Linear(0.1, 0.0, 5)}])

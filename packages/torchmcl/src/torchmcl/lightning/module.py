@@ -294,6 +294,10 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         loop = self.trainer.fit_loop
         if self.current_epoch == 0 or getattr(loop, "is_resuming", False) or loop.epoch_loop.restarting:
             torch.empty((), dtype=torch.int64).random_()  # as drawn by the start of the loader, here before this hook
+        if isinstance(self.rule, AutoAnnealing) and self.current_epoch == 0:
+            assert self.annealing is not None
+            if float(self.annealing.state["seen"]) > 0:  # epochs of an earlier training run
+                self.annealing = ModelAnnealing(self.rule, self.model)
         for optimizer in self.trainer.optimizers:
             if self.annealing is not None:
                 self.annealing.to(self.device)
