@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import torchmcl as mcl
 from grids import for_each
 from torchmcl.annealing import CostScale, cost_scale
+from torchmcl.annealing.model import OptimizerWeights
 
 N_ROWS, BATCH_SIZE, N_EPOCHS = 96, 32, 20
 
@@ -183,6 +184,23 @@ def test_a_probe_that_gains_nothing_is_undone(make_model):
     assert training.scheduler.events == ((1, "rewind"), (1, "separation"))
     training.train(1)
     assert not torch.equal(training.model.head.linear.weight, before["head.linear.weight"])
+
+
+@for_each("kind", [torch.optim.NAdam, torch.optim.Rprop, torch.optim.Adagrad])
+def test_a_rewound_model_is_trained_as_with_a_new_optimizer(kind):
+    def trained(rewinds):
+        model = network()
+        optimizer = kind(model.parameters())
+        initial = [parameter.detach().clone() for parameter in model.parameters()]
+        for step in range(6 if rewinds else 3):
+            if step == 3:
+                OptimizerWeights(optimizer, model.head, initial).rewind(torch.ones(1, dtype=torch.bool))
+            optimizer.zero_grad()
+            mcl.mcl_step(model, mcl.Batch(torch.ones(4, 1), torch.ones(4, 1, 1)), mcl.WTA()).loss.backward()
+            optimizer.step()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    torch.testing.assert_close(trained(rewinds=True), trained(rewinds=False), rtol=0, atol=0)
 
 
 def test_hypotheses_that_are_equal_are_parted_after_a_hold():

@@ -300,15 +300,16 @@ class OptimizerWeights:
     @torch.no_grad()
     def rewind(self, models: Tensor) -> None:
         """Reset the model to its initial weights and buffers, and the optimizer to fresh moments."""
-        state = self._optimizer.state
+        # An empty state is created anew by the next step, except by Adagrad and in a CUDA graph.
+        in_place = isinstance(self._optimizer, torch.optim.Adagrad) or self._optimizer.defaults.get("capturable")
         tensors = [*_parameters(self._optimizer), *self._buffers]
         for tensor, before in zip(tensors, self._initial or (), strict=self._initial is not None):
             tensor.copy_(before)
-            for name, value in state.get(tensor, {}).items():
-                if isinstance(value, Tensor):
-                    value.zero_()
-                elif isinstance(value, int | float):
-                    state[tensor][name] = 0
+            state = self._optimizer.state.get(tensor, {})
+            for value in state.values() if in_place else ():
+                value.zero_()
+            if not in_place:
+                state.clear()
 
     def separate(self, factors: Tensor) -> None:
         """Set the hypotheses to their mean plus random constants."""
