@@ -109,8 +109,8 @@ def test_there_is_no_decay_before_something_is_learned():
         assert values[-1][2] == pytest.approx(expected, abs=1e-6)
 
 
-@for_each("gap, share", [(0.9, 0.0), (1.0, 0.0), (math.exp(0.3), 0.5), (math.exp(0.7), 1.0)])
-def test_weight_decay_is_proportional_to_overfitting_up_to_a_limit(gap, share):
+@for_each("gap, share", [(0.9, 0.0), (1.0, 0.0), (math.exp(0.3), 0.25), (math.exp(0.7), 1.0)])
+def test_weight_decay_grows_with_overfitting_up_to_a_limit(gap, share):
     _, values = run_policy(AutoAnnealing(noise_decay=50.0), [1.0, 0.1], 100, n_rows=100, gap=gap)
     assert values[-1][2] == pytest.approx(0.045 * share, abs=1e-5)
 

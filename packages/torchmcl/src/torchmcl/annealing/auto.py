@@ -33,7 +33,7 @@ class PolicyConstants(NamedTuple):
         n_checks: Number of times in a training run at which costs are measured and moves are planned; at most once per
             epoch.
         gap: Excess of the logarithm of the held-out distortion over that of the training distortion from which on the
-            weight decay has its full strength; below, it is proportional to the excess.
+            weight decay has its full strength; below, it is proportional to the square of the excess.
         strongest: Largest weight decay; far above it, networks trained on few rows collapse.
         stiffness: Weight decay while the temperature falls, relative to the remaining fraction of the distortion: the
             less a hold has learned, the less there is to undo.
@@ -247,7 +247,7 @@ class AutoAnnealing:
         overfit = state["overfit"]
         if trained is not None:
             gap = torch.where(holds, measured.mean / trained.mean, measured.best / trained.best).log()
-            overfit = torch.maximum(overfit, (gap / numbers.gap).clamp(0, 1).nan_to_num(0.0))
+            overfit = torch.maximum(overfit, (gap / numbers.gap).clamp(0, 1).nan_to_num(0.0).square())
         separations = torch.where(begins, (cost / state["first"].clamp_min(_TINY)).sqrt().clamp(max=1), 0.0)
         new = {
             "lowest": lowest,
