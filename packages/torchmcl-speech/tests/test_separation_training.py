@@ -28,7 +28,7 @@ from torchmcl_speech.objectives import (  # noqa: E402
     rate_schedule,
 )
 from torchmcl_speech.pretrained import copy_weights  # noqa: E402
-from torchmcl_speech.train import _launcher_options, train_separator  # noqa: E402
+from torchmcl_speech.train import _launcher_options, differing_options, train_separator  # noqa: E402
 
 SIZES = {"n_filters": 8, "segment_size": 20, "hidden_size": 6, "n_blocks": 1}
 SMALL = {
@@ -140,6 +140,19 @@ def test_half_precision_halves_the_file_and_hardly_changes_the_sound(tmp_path):
     assert loaded.encoder.weight.dtype == torch.float32
     cost = pairwise_neg_si_sdr(hypotheses=loaded(sound).hypotheses, targets=model(sound).hypotheses)
     assert cost.diagonal(dim1=-2, dim2=-1).max() < -45
+
+
+@pytest.mark.parametrize(
+    ("options", "differs"),
+    [
+        (["training.schedule=plateau"], []),
+        (["training.schedule=cosine"], ["training.epochs"]),
+        (["training.schedule=plateau", "objective.rule=auto"], ["training.epochs"]),
+    ],
+)
+def test_a_run_may_be_prolonged_unless_its_annealing_or_its_rate_depends_on_the_epochs(options, differs):
+    config = SeparationConfig().changed(options)
+    assert differing_options(config.as_dict(), config.changed(["training.epochs=1000"])) == differs
 
 
 def test_the_rate_reaches_zero_with_the_epochs_or_the_time():

@@ -202,7 +202,8 @@ def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> lis
     # Options that are missing in the saved configuration had their default values.
     default = json.loads(json.dumps(SeparationConfig().as_dict()))
     saved = {part: default[part] | dict(saved.get(part, {})) for part in wanted}
-    free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]
+    may_be_longer = config.training.schedule == "plateau" and config.objective.rule != "auto"
+    free = [place for place in _FREE if place[-1] != "epochs" or may_be_longer]
     return sorted(
         f"{part}.{name}"
         for part in wanted
