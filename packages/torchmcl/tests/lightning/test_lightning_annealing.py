@@ -25,11 +25,14 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+AT_EPOCH_END, BEFORE_EPOCH_END = {"save_on_train_epoch_end": True}, {"every_n_train_steps": 4}
+
+
 def loader():
     return DataLoader(samples(), batch_size=6)
 
 
-def fitted(n_epochs, folder=None, until=None, limits=None, **options):
+def fitted(n_epochs, folder=None, until=None, limits=None, saves=AT_EPOCH_END, **options):
     """Train for `n_epochs`; `until` ends the run early, and a run with a folder resumes from its checkpoint."""
 
     class Stop(pl.Callback):
@@ -39,7 +42,7 @@ def fitted(n_epochs, folder=None, until=None, limits=None, **options):
     module = MCLModule(network(), AutoAnnealing(), learning_rate=0.05, **options)
     callbacks = [Stop()]
     if folder is not None:
-        callbacks.append(pl.callbacks.ModelCheckpoint(folder, filename="last", save_on_train_epoch_end=True))
+        callbacks.append(pl.callbacks.ModelCheckpoint(folder, filename="last", **saves))
     limits = {"max_epochs": n_epochs} if limits is None else limits
     trainer = pl.Trainer(**limits, callbacks=callbacks, enable_checkpointing=folder is not None, **QUIET)
     last = None if folder is None else folder / "last.ckpt"
@@ -58,13 +61,16 @@ def test_a_training_ends_cold_and_slow():
     assert 0 < rate < 0.01
 
 
-def test_validation_batches_are_measured_if_there_are_any():
+def test_validation_batches_are_measured_if_there_are_any(tmp_path):
     far = DataLoader([batch._replace(targets=batch.targets + 9) for batch in samples()], batch_size=6)
     module = MCLModule(network(), AutoAnnealing(), learning_rate=1e-3)
     trainer = pl.Trainer(max_epochs=12, enable_checkpointing=False, **QUIET)
     trainer.fit(module, loader(), far)
     assert float(module.annealing.state["best"]) > 10
     assert module.phase.startswith("winner-takes-all")
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    loaded = MCLModule.load_from_checkpoint(tmp_path / "last.ckpt", model=network(), rule=AutoAnnealing())
+    assert loaded.phase == "not in training: 12 epochs have ended"
 
 
 class Watch(pl.Callback):
@@ -193,10 +199,12 @@ def test_an_interrupted_training_of_steps_resumes_as_warm_as_it_was_and_ends_col
     assert 0 < resumed.trainer.optimizers[0].param_groups[0]["lr"] < 0.05
 
 
-def test_an_interrupted_training_resumes_to_the_same_bits(tmp_path):
-    whole = fitted(8)
-    fitted(8, tmp_path, until=3)
-    resumed = fitted(8, tmp_path)
+@pytest.mark.parametrize(("n_epochs", "until"), [(8, 3), (12, 1)])  # within the cooling, and before the rewind
+@pytest.mark.parametrize("saves", [AT_EPOCH_END, BEFORE_EPOCH_END], ids=["after", "before"])
+def test_an_interrupted_training_resumes_to_the_same_bits(tmp_path, saves, n_epochs, until):
+    whole = fitted(n_epochs)
+    fitted(n_epochs, tmp_path, until=until, saves=saves)
+    resumed = fitted(n_epochs, tmp_path, saves=saves)
     torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
     torch.testing.assert_close(resumed.annealing.state_dict(), whole.annealing.state_dict(), rtol=0, atol=0)
 

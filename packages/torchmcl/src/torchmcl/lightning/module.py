@@ -147,6 +147,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """Description of what happens in the current epoch under `AutoAnnealing`; the rule itself otherwise."""
         if self.annealing is None:
             return repr(self.rule_at(self.current_epoch))
+        if self._trainer is None and (ended := int(self.annealing.state["seen"])):  # from a checkpoint
+            return f"not in training: {ended} epochs have ended"
         return self.annealing.phase(self.current_epoch, self._n_epochs())
 
     def _n_epochs(self) -> float:
@@ -323,9 +325,18 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             torch.cuda.set_rng_state(state, device)
 
     def on_train_batch_start(self, batch: Any, index: int) -> None:
-        """Seed the random numbers of an epoch, for dropout and similar layers."""
-        if index == 0:
-            self._seed(self.current_epoch)
+        """Seed the random numbers of an epoch, for dropout and similar layers; end the previous epoch if necessary.
+
+        If a checkpoint was written after the last step of an epoch, Lightning resumes without ending that epoch.
+        """
+        if index > 0:
+            return
+        self._seed(self.current_epoch)
+        if self.annealing is not None and float(self.annealing.state["seen"]) < self.current_epoch:
+            self.annealing.to(self.device)
+            for optimizer in self.trainer.optimizers:
+                self.annealing.end_epoch(optimizer, self.current_epoch, self._n_epochs())
+                self.annealing.set_rates(optimizer, self.current_epoch, self._n_epochs())
 
     def _seed(self, epoch: int) -> None:
         key = np.random.SeedSequence((self.seed, epoch, self.global_rank))
