@@ -349,6 +349,13 @@ def test_wrong_uses_of_the_learning_rate_are_refused():
         Training(model=network())
 
 
+def test_parameters_that_are_added_before_a_rewind_are_refused():
+    training = Training()
+    training.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+    with pytest.raises(ValueError, match=r"`optimizer` must have the same parameters during the hold"):
+        training.train(1)
+
+
 def test_a_model_without_a_head_is_said_once_unless_its_cost_has_no_zero():
     def headless():
         return torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Unflatten(-1, (2, 1)), Hypotheses())

@@ -303,7 +303,10 @@ class OptimizerWeights:
         # An empty state is created anew by the next step, except by Adagrad and in a CUDA graph.
         in_place = isinstance(self._optimizer, torch.optim.Adagrad) or self._optimizer.defaults.get("capturable")
         tensors = [*_parameters(self._optimizer), *self._buffers]
-        for tensor, before in zip(tensors, self._initial or (), strict=self._initial is not None):
+        if self._initial is not None and len(tensors) != len(self._initial):
+            rule, advice = "have the same parameters during the hold", "Add the others first, or pass hold=False."
+            raise ValueError(bad_value("AutoAnnealing", "optimizer", rule, "other parameters", advice))
+        for tensor, before in zip(tensors, self._initial or (), strict=False):
             tensor.copy_(before)
             state = self._optimizer.state.get(tensor, {})
             for value in state.values() if in_place else ():
