@@ -43,3 +43,11 @@ def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch, command, c
 
 def _said(capsys):
     return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("sets", "words"), [("yacht", "got no-folder"), ("yaht", "Did you mean 'yacht'?")])
+def test_missing_data_are_noticed_before_the_figures_are_trained(tmp_path, monkeypatch, sets, words, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "all", *OUT, "--epochs", "1", "--quiet", "--data", "no-folder", "--sets", sets]) == 2
+    assert words in _said(capsys)
+    assert not list(tmp_path.iterdir())

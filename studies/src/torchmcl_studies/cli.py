@@ -5,9 +5,13 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchmcl.app.arguments import Commands, counts, device, names, positive, say
 from torchmcl.app.report import check_report_folder
+
+if TYPE_CHECKING:
+    from torchmcl_studies.uci.study import UciStudy
 
 __all__ = ["add_reproduce_commands"]
 
@@ -264,6 +268,7 @@ def _reproduce_figures(options: argparse.Namespace) -> None:
     from torchmcl_studies.figures import FIGURES, run_figure
     from torchmcl_studies.reports.figures import write_figure, write_figures_page
 
+    study = _study_beside_figures(options) if options.study == "all" else None
     for name in FIGURES if options.study == "all" else [options.study]:
         claims = run_figure(
             name,
@@ -277,21 +282,30 @@ def _reproduce_figures(options: argparse.Namespace) -> None:
         for claim in claims:
             say(f"  {'' if claim.holds else 'NOT CONFIRMED: '}{claim.text}")
     say(f"Open the report: {write_figures_page(options.out).resolve().as_uri()}")
-    if options.study == "all":
+    if study is not None:
         from torchmcl_studies.reports.separation_study import write_separation_study_page
         from torchmcl_studies.reports.uci import write_uci_page
         from torchmcl_studies.separation_records import recorded_study
         from torchmcl_studies.uci.run import run_study
-        from torchmcl_studies.uci.study import QUICK_METHODS, QUICK_SETS, UciStudy
 
         page = write_separation_study_page(options.out / "separation", recorded_study())
         _say_results("separation, as recorded on one H200", page)
-        study = UciStudy(n_epochs=options.epochs or 1000, data=options.data, device=options.device)
-        if options.preset == "quick":
-            study = replace(study, sets=QUICK_SETS, methods=QUICK_METHODS, protocols=("last", "test-selected"))
-        study = replace(study, sets=options.sets or study.sets)
         run_study(study, options.out / "uci", progress=not options.quiet)
         _say_results(options.out / "uci" / "records.jsonl", write_uci_page(options.out / "uci"))
+
+
+def _study_beside_figures(options: argparse.Namespace) -> "UciStudy":
+    """Return the UCI study of `reproduce all`; its data sets are read first, because the figures take hours."""
+    from torchmcl_studies.data.uci import load_uci
+    from torchmcl_studies.uci.study import QUICK_METHODS, QUICK_SETS, UciStudy
+
+    study = UciStudy(n_epochs=options.epochs or 1000, data=options.data, device=options.device)
+    if options.preset == "quick":
+        study = replace(study, sets=QUICK_SETS, methods=QUICK_METHODS, protocols=("last", "test-selected"))
+    study = replace(study, sets=options.sets or study.sets)
+    for name in study.sets:
+        load_uci(name, study.data, [0])
+    return study
 
 
 def _say_results(records: Path | str, report: Path) -> None:
