@@ -91,8 +91,9 @@ def test_directions_without_variance_change_no_critical_temperature():
 
 def test_a_warning_says_that_one_sample_decides():
     samples = torch.randn(1000, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    with pytest.warns(UserWarning, match="one of 1000 samples decides"):
+    with pytest.warns(UserWarning, match="one of 1000 samples decides") as caught:
         result = theory.critical_temperature(samples)
+    assert caught[0].filename == __file__
     assert 4 < result.sample_bound <= result.temperature  # 2 for the distribution
     theory.critical_temperature(samples[:, :1].clamp(-2, 2))
 

@@ -247,7 +247,7 @@ def critical_temperature(
     temperature = max(local, 2 * widest, sample_bound, float(ratios.max()))
     if weights is None and not covariances.any() and sample_bound > max(local, _DECISIVE * temperature):
         message = f"{owner}: one of {len(points)} samples decides the result (`sample_bound`). Pass a mixture instead."
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(message, stacklevel=3)
     hoeffding = 2 * (farthest**2 + widest)
     upper = max(temperature, min(excess * max(floor, highest_chord), hoeffding))
     return CriticalTemperature(temperature, (1 - _ROUNDING) * temperature, (1 + _ROUNDING) * upper, sample_bound)
