@@ -140,3 +140,18 @@ def test_a_model_without_a_head_cools_at_once():
         temperatures = fleet.fit(data, 40, progress=False).temperatures
     assert (temperatures[:12].diff(dim=0) < 0).all()
     assert (temperatures[12:] == 0).all()
+
+
+def test_a_model_that_has_settled_does_not_depend_on_one_that_holds():
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(96, 2, generator=generator)
+    targets = 3 * inputs[:, :1] + torch.where(torch.rand(96, 1, generator=generator) < 0.5, 0.5, -0.5)
+    first = mcl.AutoAnnealing(hold=False, rate=False)
+    weights = []
+    for rules in ([first], [first, mcl.AutoAnnealing()]):
+        fleet = Fleet(lambda: mcl.MultiHypothesisMLP(2, 1, 4, hidden=(16,)), len(rules), rule=rules, learning_rate=0.02)
+        held_out = FleetData.shared(inputs[72:], targets[72:].unsqueeze(1), len(rules))
+        data = FleetData.shared(inputs[:72], targets[:72].unsqueeze(1), len(rules))
+        fleet.fit(data, 60, batch_size=24, validation=held_out, progress=False)
+        weights.append(fleet.state_dict()["last"][0])
+    assert torch.allclose(*weights, atol=1e-4)

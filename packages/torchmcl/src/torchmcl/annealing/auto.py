@@ -243,11 +243,14 @@ class AutoAnnealing:
         pays = (gain >= self.hold_gain) | (epoch < 2 * probe)
         ends = holds & ~rewinds & (~pays | (epoch >= latest))
         begins = rewinds | ends
-        best = torch.where(known, measured.best.float(), state["best"])
+        # Once the rate falls, no measurement changes anything, so that a fleet need not measure its other models.
+        open_ = self._after_hold(state, epoch - 1, n_epochs) < numbers.settling
+        best = torch.where(known & open_, measured.best.float(), state["best"])
         overfit = state["overfit"]
         if trained is not None:
             gap = torch.where(holds, measured.mean / trained.mean, measured.best / trained.best).log()
-            overfit = torch.maximum(overfit, (gap / numbers.gap).clamp(0, 1).nan_to_num(0.0).square())
+            gap = torch.where(open_, gap / numbers.gap, 0.0)
+            overfit = torch.maximum(overfit, gap.clamp(0, 1).nan_to_num(0.0).square())
         separations = torch.where(begins, (cost / state["first"].clamp_min(_TINY)).sqrt().clamp(max=1), 0.0)
         new = {
             "lowest": lowest,
@@ -335,7 +338,8 @@ class AutoAnnealing:
             return f"holding: a doubling of the time would gain {-100 * math.expm1(-gain):.0f} %"
         if temperature > 0:
             return f"cooling: the temperature is {temperature:.2g}"
-        return f"winner-takes-all: the learning rate is at {100 * rate:.0f} %"
+        sets_rate = bool(torch.as_tensor(self.rate).expand_as(state["seen"]).reshape(-1)[model])
+        return "winner-takes-all" + (f": the learning rate is at {100 * rate:.0f} %" if sets_rate else "")
 
     def _after_hold(self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: float) -> Tensor:
         """Return the fraction of the time after the hold that has passed, in [0, 1]."""
