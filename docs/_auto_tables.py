@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
+from benchmarks.annealing._problems import PROBLEMS  # noqa: E402
 from benchmarks.annealing.parts import ARMS, FULL, compared, family, read  # noqa: E402
-from benchmarks.annealing.problems import PROBLEMS  # noqa: E402
 from benchmarks.annealing.search import summary  # noqa: E402
 
 RESULTS = HERE.parent / "benchmarks" / "results"

@@ -22,7 +22,7 @@ from scipy.stats import wilcoxon
 
 import torchmcl as mcl
 from benchmarks._common import parser, report
-from benchmarks.annealing.problems import PROBLEMS, UCI, Problem, load, train
+from benchmarks.annealing._problems import PROBLEMS, UCI, Problem, load, train
 from torchmcl_fleet import Candidate
 
 FULL = "all parts"

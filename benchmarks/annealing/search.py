@@ -19,8 +19,8 @@ from scipy.stats import wilcoxon
 
 import torchmcl as mcl
 from benchmarks._common import parser, report
+from benchmarks.annealing._problems import UCI, Outcome, Problem, load, train
 from benchmarks.annealing.parts import read
-from benchmarks.annealing.problems import UCI, Outcome, Problem, load, train
 from torchmcl_fleet import Candidate, default_candidates
 
 

@@ -159,8 +159,8 @@ def test_a_fit_that_was_saved_is_not_repeated_and_another_one_is_refused(kind, t
     whole = kind(**SHORT).fit(X, y)
     saved = kind(**SHORT).fit(X, y, checkpoint=tmp_path)
     plans = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("plan.json"))
-    runs = ["encoder-0/all-rows/plan.json", "encoder-0/plan.json", "encoder-1/plan.json"]
-    assert plans == (["plan.json"] if kind is MCLClassifier else runs)
+    runs = {"encoder-0/plan.json", "encoder-1/plan.json"}  # and all rows with the better encoder
+    assert plans == ["plan.json"] if kind is MCLClassifier else runs < set(plans) and len(plans) == 3
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     again = kind(**SHORT).fit(X, y, checkpoint=tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times

@@ -22,7 +22,7 @@ from torchmcl import WTA
 from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
 
 # One network and a batch of the whole table: few steps, which are what takes the time.
-CHEAP = {"n_epochs": 25, "hidden": (16,), "batch_size": 512, "learning_rate": 0.1, "n_restarts": 1, "n_bins": 0}
+CHEAP = {"n_epochs": 30, "hidden": (32,), "batch_size": 512, "learning_rate": 0.05, "n_restarts": 1, "n_bins": 0}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
