@@ -115,6 +115,17 @@ def test_weight_decay_grows_with_overfitting_up_to_a_limit(gap, share):
     assert values[-1][2] == pytest.approx(0.045 * share, abs=1e-5)
 
 
+@for_each("holds, full", [(True, 1.0), (False, 0.0)])
+def test_overfitting_is_measured_until_the_rate_falls_however_long_the_hold(holds, full):
+    policy = AutoAnnealing(hold=holds)
+    state = policy.init(sizes(1.0), 200, n_rows=100)
+    for epoch in range(1, 141):  # the network overfits after 60 % of the training
+        cost = 1.0 / (1 + epoch)  # a doubling always halves it
+        policy.update(state, sizes(cost), epoch, 200, trained=sizes(cost / (9.0 if epoch > 120 else 1.0)))
+    assert float(state["begun"]) == (-1 if holds else 0)
+    assert float(state["overfit"]) == full
+
+
 def test_the_distance_between_modes_is_not_taken_for_noise():
     policy, state = AutoAnnealing(noise_decay=50.0), {}
     for best, noise in ((1e-4, 1e-4 * 4), (0.5, 1.0 - 1e-7)):  # two hypotheses divide noise by about 4 at most

@@ -243,8 +243,8 @@ class AutoAnnealing:
         pays = (gain >= self.hold_gain) | (epoch < 2 * probe)
         ends = holds & ~rewinds & (~pays | (epoch >= latest))
         begins = rewinds | ends
-        # Once the rate falls, no measurement changes anything, so that a fleet need not measure its other models.
-        open_ = self._after_hold(state, epoch - 1, n_epochs) < numbers.settling
+        # Once the rate falls, no measurement changes a model, so that a fleet need not measure it with the others.
+        open_ = holds | (self._after_hold(state, epoch - 1, n_epochs) < numbers.settling)
         best = torch.where(known & open_, measured.best.float(), state["best"])
         overfit = state["overfit"]
         if trained is not None:
