@@ -98,7 +98,7 @@ class FleetAnnealing:
     def measure(self, ended: int, active: Tensor) -> None:
         """Measure the models after `ended` epochs, and modify the active ones [models] as their policy requires.
 
-        Values are read on the host, which synchronizes with the device about fifty times in a training run.
+        Values are read on the host, which synchronizes with the device after every fiftieth of a training run.
         """
         if not self._needs_measurement(ended):
             return

@@ -29,14 +29,15 @@ class PolicyConstants(NamedTuple):
             then there is no weight decay either, because the error of an untrained model looks like noise. If `probe`
             is less than half an epoch, there is no hold.
         longest: Maximum length of a hold, as a fraction of the training, because cooling and tail need time too.
-        settling: Fraction of the time after the hold at which the learning rate begins to fall, and moves end.
-        n_checks: Number of times in a training run at which costs are measured and moves are planned; at most once per
-            epoch.
-        gap: Excess of the logarithm of the held-out distortion over that of the training distortion from which on the
-            weight decay has its full strength; below, it is proportional to the square of the excess.
+        settling: Fraction of the time after the hold at which the learning rate begins to fall, and measurements and
+            moves end.
+        n_checks: Number of intervals of the training, after each of which moves are planned and fleets measure costs,
+            but at most once per epoch. Loops measure costs in every epoch.
+        gap: Difference of the logarithms of the held-out and the training distortion at and above which the weight
+            decay has its full strength; below, it is proportional to the square of the difference.
         strongest: Largest weight decay; far above it, networks trained on few rows collapse.
-        stiffness: Weight decay while the temperature falls, relative to the remaining fraction of the distortion: the
-            less a hold has learned, the less there is to undo.
+        stiffness: Smallest weight decay while the temperature falls after a hold or a rewind, relative to the fraction
+            of the first distortion that the hold left: the less a hold has learned, the less there is to undo.
     """
 
     probe: float = 0.05
@@ -97,8 +98,8 @@ class AutoAnnealing:
        see `torchmcl.annealing.moves`.
     5. *Settling.* The learning rate falls to 0 along a cosine.
 
-    Where held-out rows show that the network overfits, weight decay is raised to match the noise per row. Fleets and
-    estimators measure held-out rows; in a loop, pass them to `RuleScheduler.observe`.
+    Where held-out rows show that the network overfits, weight decay is raised to match the noise per row. Fleets,
+    estimators and Lightning measure their validation rows; in a loop, pass them to `RuleScheduler.observe`.
 
     Each part can be switched off, for example for a schedule of learning rates of your own. With neither hold nor
     cooling, the rule is winner-takes-all with moves.
@@ -116,13 +117,13 @@ class AutoAnnealing:
             values give a shorter hold.
         cooling: Fraction of the time after the hold that the cooling takes; 0 for winner-takes-all at once.
         end: Temperature at which hard winner-takes-all begins, relative to the mean cost of a coordinate.
-        noise_decay: Weight decay per unit of noise per row: `noise_decay * u * (1 - u) / rows`, at most 3, where u is
-            the noise relative to the first distortion. It is used where held-out rows show that the network overfits. 0
-            disables it, and the small weight decay while the temperature falls.
-        full_rate_steps: Number of optimizer steps above which the learning rate is divided by the square root of the
-            excess ratio.
+        noise_decay: Weight decay per unit of noise per row: `noise_decay * g * u * (1 - u) / rows`, at most 3, where u
+            is the noise relative to the first distortion, and g grows from 0 to 1 with the largest overfitting that
+            held-out rows have shown. 0 disables it, and the small weight decay while the temperature falls.
+        full_rate_steps: Number of optimizer steps above which the learning rate is multiplied by the square root of
+            `full_rate_steps / n_steps`.
         begin: Temperature at which cooling begins, relative to the mean cost of a coordinate.
-        hold: Whether there may be a hold.
+        hold: Whether there may be a hold. Without a hold, hypotheses are not separated.
         rate: Whether the learning rate is set.
         moves: Whether hypotheses are moved.
 

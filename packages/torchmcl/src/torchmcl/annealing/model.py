@@ -182,8 +182,8 @@ class ModelAnnealing:
     def set_rates(self, optimizer: torch.optim.Optimizer, epoch: float, n_epochs: float) -> None:
         """Set the learning rate of every parameter group of an optimizer, relative to its initial value.
 
-        If held-out batches show that the network overfits, the weight decay of AdamW is raised in the groups where it
-        is positive.
+        The weight decay of AdamW is raised to that of the policy in the groups where it is positive: if held-out
+        batches show that the network overfits, and while the temperature falls after a hold or a rewind.
 
         Args:
             optimizer: Optimizer of `torch.optim`.
