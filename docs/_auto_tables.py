@@ -68,7 +68,7 @@ def parts(found: list[dict[str, Any]]) -> None:
         means = [f"{arm['mean'][kind][0]:.2f}" for kind in arm["mean"]]
         lines.append([arm["arm"], *means, str(worse), str(better)])
     kinds = [f"{name} ({found[0]['mean'][kind][1]})" for kind, name in {**KINDS, "exact": "without noise"}.items()]
-    heads = ["arm", *kinds, "significantly worse", "significantly better"]
+    heads = ["rule", *kinds, "significantly worse", "significantly better"]
     (HERE / "auto_parts.inc").write_text(table(heads, lines))
     figure = Figure(figsize=(11, 6), layout="constrained")
     axes = figure.subplots(1, 3, sharey=True, width_ratios=(2, 1, 1))
