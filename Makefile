@@ -13,7 +13,6 @@ RUN_TESTS := -m pytest -n auto --maxprocesses 8 --dist loadfile
 # Cached byte code halves the start of the many processes of the tests, also where the environment forbids it.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python $(RUN_TESTS)
-PYTEST_WITH_THREADS := OMP_WAIT_POLICY=passive $(BIN)/python $(RUN_TESTS)
 
 .PHONY: help install demo film quick pure test test-all test-gpu coverage check docs bench audit clean
 
@@ -81,14 +80,14 @@ test: $(VENV)/.test
 
 # The fast tests first, in the environment that they need; then the others, and property tests with more examples.
 test-all: test $(VENV)/.all
-	$(PYTEST_WITH_THREADS) --hypothesis-profile=long --durations=25 -m "slow or hypothesis" $(FOLDER)
+	$(PYTEST) --hypothesis-profile=long --durations=25 -m "slow or hypothesis" $(FOLDER)
 
 test-gpu: $(VENV)/.all
 	$(BIN)/python -m pytest -m gpu $(FOLDER)
 
 # Apart, because tracing every line takes a quarter of the time again.
 coverage: $(VENV)/.all
-	$(PYTEST_WITH_THREADS) --hypothesis-profile=long --cov --cov-report=term:skip-covered
+	$(PYTEST) --hypothesis-profile=long --cov --cov-report=term:skip-covered
 
 check: $(VENV)/.check
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
