@@ -150,7 +150,7 @@ def main() -> None:
             print(name, {arm: float(np.median(ratios)) for arm, ratios in row["arms"].items()}, flush=True)
     rows = read(options.records)
     if options.out is not None:
-        report("parts", options.device, compared(rows, read(options.before) or rows), options.out)
+        report("parts", options.device, compared(rows, read(options.before) if options.before else rows), options.out)
 
 
 if __name__ == "__main__":
