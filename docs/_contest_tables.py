@@ -49,7 +49,7 @@ def list_table(title, rows):
 
 
 def against(found, measure):
-    """Return a rival by ours, on how many sets ours is better, and how likely that is by chance."""
+    """Return a baseline by ours, on how many sets ours is better, and how likely that is by chance."""
     if found is None:
         return "—"
     mean = f"{found['mean']:+.2f}" if measure == "log_likelihood" else f"{found['mean']:.2f}"
@@ -58,7 +58,7 @@ def against(found, measure):
 
 
 def ratios(rows, measures, title, absent=()):
-    body = [["rival", *(HEADS[measure] for measure in measures)]]
+    body = [["baseline", *(HEADS[measure] for measure in measures)]]
     for row in rows:
         if row["method"] not in {"ours", *absent}:
             body.append([NAMES[row["method"]], *(against(row.get(measure), measure) for measure in measures)])
@@ -96,14 +96,18 @@ def contest(results=CONTEST):
     # Times of other devices are not compared.
     elsewhere = {run.split()[0] for run in machine.get("on_gpu", [])} | set(machine.get("times_of_another_machine", []))
     methods = sorted((row for row in rows if "method" in row), key=lambda row: list(NAMES).index(row["method"]))
-    title = "Rival divided by DensityRegressor, geometric mean over sets (above 1: DensityRegressor is lower)"
-    densities = "Densities: CRPS and RMSE relative to DensityRegressor; its log-likelihood minus that of the rival"
+    title = "Baseline divided by DensityRegressor, geometric mean over sets (above 1: DensityRegressor is lower)"
+    densities = (
+        "Densities: CRPS and RMSE relative to DensityRegressor; difference of its log-likelihood to the baseline"
+    )
     return "\n".join(
         [
             best([row for row in rows if "measure" in row]),
             ratios(methods, [f"distortion_{k}" for k in (1, 2, 5, 10)], title),
             ratios(methods, ["crps", "log_likelihood", "rmse"], densities),
-            ratios(methods, ["fit_seconds", "predict_seconds"], "Time, rival divided by DensityRegressor", elsewhere),
+            ratios(
+                methods, ["fit_seconds", "predict_seconds"], "Time, baseline divided by DensityRegressor", elsewhere
+            ),
             sets(methods, elsewhere),
         ]
     )

@@ -348,7 +348,7 @@ def _measures(predictions: mcl.Predictions, targets: Tensor, mask: Tensor) -> di
 
 
 def measured(name: str, method: Method, data: dict[str, Pictures], seed: int, options: Options) -> dict[str, object]:
-    """Return the record of one method and seed: time, and the measures with 16 answers and, of rivals, with one."""
+    """Return the record of one method and seed: time, and the measures with 16 answers and, for baselines, with one."""
     torch.manual_seed(seed)
     started = time.time()
     answers = method.train(data["train"], options)

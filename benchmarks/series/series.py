@@ -1,4 +1,4 @@
-"""Forecasts of public series: the forecaster and its baselines (`_rivals.py`).
+"""Forecasts of public series: the forecaster and its baselines (`_baselines.py`).
 
 All methods of a set run in the same process on the same windows. Nothing is chosen on the test parts: the forecaster
 has its defaults everywhere. ``--part inner`` measures the windows before the test part instead, for choices.
@@ -17,10 +17,10 @@ import pandas as pd
 import torch
 
 from benchmarks._common import parser, report
-from benchmarks.series._rivals import (
+from benchmarks.series._baselines import (
+    BASELINES,
     LEVEL,
     N_PATHS,
-    RIVALS,
     SIMULATED,
     Answer,
     Task,
@@ -195,7 +195,7 @@ class Bench:
         self.fitted = False
 
     def run(self, method: str, folder: Path | None) -> None:
-        """Measure a method; rivals read the windows of a forecaster, which need not be trained for that.
+        """Measure a method; baselines read the windows of a forecaster, which need not be trained for that.
 
         Args:
             method: Name of the method.
@@ -213,7 +213,7 @@ class Bench:
             answers, pairs, seconds = simulated(task, folder / f"{self.labels['set']}-{SIMULATED[method]}.npz")
             began, complete = time.perf_counter() - seconds, len(pairs) == sum(len(truth) for truth in task.truths)
         else:
-            answers = RIVALS[method](task, self.forecaster)
+            answers = BASELINES[method](task, self.forecaster)
         self._note(method, round(time.perf_counter() - began, 1), answers, complete, more)
 
     def _note(
@@ -243,7 +243,7 @@ def main() -> None:
     arguments.add_argument("--data", type=Path, required=True, help="folder with the series")
     arguments.add_argument("--sets", default="weekly,hourly,etth1,exchange")
     arguments.add_argument("--part", choices=("test", "inner"), default="test")
-    arguments.add_argument("--methods", default=",".join(["forecaster", *RIVALS]), help="those installed are run")
+    arguments.add_argument("--methods", default=",".join(["forecaster", *BASELINES]), help="those installed are run")
     arguments.add_argument("--simulated", type=Path, help="folder that simulated.py wrote")
     arguments.add_argument("--steps", type=int, help="of each training")
     arguments.add_argument("--members", type=int, default=1)

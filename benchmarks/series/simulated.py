@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.series._rivals import N_SAMPLES, Task, part_of
+from benchmarks.series._baselines import N_SAMPLES, Task, part_of
 from benchmarks.series.series import load
 
 # Values of a series that are read: longer pasts take hours.

@@ -43,7 +43,7 @@ def by_scipy(cost: Tensor, mask: Tensor | None) -> Tensor:
     return weights.to(cost.device)
 
 
-def rivals() -> dict[str, Callable[[Tensor, Tensor | None], object]]:
+def baselines() -> dict[str, Callable[[Tensor, Tensor | None], object]]:
     """Return the installed packages that solve batches on the device."""
     if importlib.util.find_spec("torch_linear_assignment") is None:
         return {}
@@ -60,7 +60,7 @@ def size_row(batch: int, n_targets: int, n_hypotheses: int, masked: bool, device
         "ours": functools.partial(mcl.PIT(), cost, mask),
         "scipy": functools.partial(by_scipy, cost, mask),
     }
-    ways |= {name: functools.partial(way, cost, mask) for name, way in rivals().items()}
+    ways |= {name: functools.partial(way, cost, mask) for name, way in baselines().items()}
     if device == "cuda":
         ways["ours replayed"] = captured(ways["ours"])
     times = in_turn_milliseconds(ways, device)
@@ -71,7 +71,7 @@ def size_row(batch: int, n_targets: int, n_hypotheses: int, masked: bool, device
     if device == "cuda":
         rate = BYTES_A_MILLISECOND.get(torch.cuda.get_device_name())
         row["floor_ms"] = None if rate is None else 2 * cost.numel() * cost.element_size() / rate
-    if not rivals():
+    if not baselines():
         row["torch-linear-assignment"] = "not installed"
     return row
 

@@ -70,7 +70,7 @@ def tables(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return found
 
 
-def rivals(seed: int) -> dict[str, object]:
+def baselines(seed: int) -> dict[str, object]:
     """Return the baseline classifiers by name."""
     return {
         "MCLClassifier": MCLClassifier(rule=CLASS_RULE, random_state=seed),
@@ -119,18 +119,18 @@ if __name__ == "__main__":
         found: dict[str, list[dict[str, float]]] = {}
         for seed in range(options.splits):
             split = train_test_split(inputs, classes, test_size=0.25, random_state=seed, stratify=classes)
-            for rival, model in rivals(seed).items():
-                found.setdefault(rival, []).append(measured(model, split))
-        for rival, values in found.items():
+            for baseline, model in baselines(seed).items():
+                found.setdefault(baseline, []).append(measured(model, split))
+        for baseline, values in found.items():
             row: dict[str, object] = {"table": name, "rows": len(inputs), "columns": inputs.shape[1]}
-            row |= {"classes": len(np.unique(classes)), "developed": name in _DEVELOPED, "classifier": rival}
+            row |= {"classes": len(np.unique(classes)), "developed": name in _DEVELOPED, "classifier": baseline}
             for key in values[0]:
                 numbers = [float(value[key]) for value in values]
                 row[key], row[f"{key}_by_split"] = float(np.mean(numbers)), numbers
             row["seconds_of_mlp"] = row["seconds"] / float(np.mean([value["seconds"] for value in found["MLP"]]))
             records.append(row)
             print(
-                f"{name:28} {rival:20} acc {row['accuracy']:.3f} ll {row['log_loss']:.3f} top3 {row['top_3']:.3f} "
+                f"{name:28} {baseline:20} acc {row['accuracy']:.3f} ll {row['log_loss']:.3f} top3 {row['top_3']:.3f} "
                 f"ece {row['calibration_error']:.3f} {row['seconds']:.2f} s ({row['seconds_of_mlp']:.1f})",
                 flush=True,
             )

@@ -27,8 +27,8 @@ import torch
 from scipy.stats import wilcoxon
 
 from benchmarks._common import parser, report
+from benchmarks.tables._baselines import DENSITIES, installed
 from benchmarks.tables._forecasts import FINE_LEVELS, Predict, best_points
-from benchmarks.tables._rivals import DENSITIES, installed
 from benchmarks.tables.pmlb import CHOOSING, KEPT_APART
 
 # How many of the folds, counted from the first: fewer of large sets, which tell more with each.
@@ -166,7 +166,7 @@ def by_set(rows: dict[Job, dict[str, float | None]], method: str, measure: str) 
 
 
 def summary(rows: dict[Job, dict[str, float | None]]) -> list[dict[str, object]]:
-    """Return each rival against ours: means over sets, sets on which ours is better, a paired test over sets."""
+    """Return each baseline against ours: means over sets, sets on which ours is better, a paired test over sets."""
     result: list[dict[str, object]] = []
     methods = dict.fromkeys(key[2] for key in rows)
     shared = {key[:2] for key in rows if key[2] != "ours"}

@@ -19,8 +19,8 @@ import torch
 from scipy.stats import wilcoxon
 
 from benchmarks._common import parser, report
+from benchmarks.tables._baselines import METHODS, Predict, installed
 from benchmarks.tables._forecasts import measures
-from benchmarks.tables._rivals import METHODS, Predict, installed
 from torchmcl.io import write_atomically
 from torchmcl_fleet.demo.gaussians import folded_response
 from torchmcl_studies.data.uci import load_uci
@@ -182,7 +182,7 @@ def paired_p(ratios: np.ndarray) -> float | None:
 
 
 def overall(rows: Rows) -> list[dict[str, object]]:
-    """Return for each rival the geometric mean of its ratios to ours over all UCI folds, and their paired tests."""
+    """Return for each baseline the geometric mean of its ratios to ours over all UCI folds, and their paired tests."""
     result: list[dict[str, object]] = []
     sets = sorted({key[0] for key in rows} - {"inverse"})
     for method in dict.fromkeys(key[2] for key in rows if key[2] != "ours"):

@@ -1,7 +1,7 @@
 """Baselines of the table benchmark that are networks of other packages; each is fitted to a standardized table.
 
 RealMLP and TabM are those of pytabkit with its defaults, trained for 50 quantiles; what they choose, they choose on
-rows that they hold out themselves. `TORCHMCL_RIVALS_ON=cuda` trains them on a GPU. The mixture density network of skpro
+rows that they hold out themselves. `TORCHMCL_BASELINES_ON=cuda` trains them on a GPU. The mixture density network of skpro
 has its defaults, too, which hold out nothing.
 """
 
@@ -47,7 +47,7 @@ def _fitted(kind: str, inputs: np.ndarray, targets: np.ndarray, seed: int, n_fol
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     metric = f"multi_pinball({','.join(f'{level:.2f}' for level in LEVELS)})"
     settings: dict[str, Any] = {"train_metric_name": metric, "val_metric_name": metric, "random_state": seed}
-    device = os.environ.get("TORCHMCL_RIVALS_ON", "cpu")
+    device = os.environ.get("TORCHMCL_BASELINES_ON", "cpu")
     model = getattr(sklearn_interfaces, kind)(device=device, n_cv=n_folds, n_refit=0, **settings)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

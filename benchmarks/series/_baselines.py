@@ -194,23 +194,23 @@ def mixture(forecaster: Forecaster) -> Forecaster:
         steps = mask.sum(dim=-1).clamp_min(1).squeeze(1)
         return (-likelihood / steps).mean() + forecaster.crps * marginal_crps(predictions, batch.targets, mask)
 
-    rival = copy.copy(forecaster)
-    rival.networks_ = [trained(forecaster, forecaster.n_hypotheses, loss_of)]
-    rival.shares_, rival.spread_, rival.correlation_ = (1.0, 0.0, 0.0), 1.0, 0.0
-    rival.tube_scores_ = None  # tubes are not measured, and would take time
+    baseline = copy.copy(forecaster)
+    baseline.networks_ = [trained(forecaster, forecaster.n_hypotheses, loss_of)]
+    baseline.shares_, baseline.spread_, baseline.correlation_ = (1.0, 0.0, 0.0), 1.0, 0.0
+    baseline.tube_scores_ = None  # tubes are not measured, and would take time
     source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
     late = choose_calibration(source, forecaster.coverage)
     if late is not None:  # without it, samples would cross their path back and forth
-        rival.correlation_ = rival._correlation(source, late.places)
-    return rival
+        baseline.correlation_ = baseline._correlation(source, late.places)
+    return baseline
 
 
 def mixture_likelihood(task: Task, forecaster: Forecaster) -> list[Answer]:
     """Return the components of the mixture of the same network, trained by its likelihood instead of winners."""
-    rival, answers = mixture(forecaster), []
-    forecaster.mixture_ = rival  # for `mixture_futures`
+    baseline, answers = mixture(forecaster), []
+    forecaster.mixture_ = baseline  # for `mixture_futures`
     for history in task.histories:
-        found = rival.forecast(history)
+        found = baseline.forecast(history)
         components = found.paths.flatten(2) if task.joint else found.paths[:, :, 0]
         answers.append(answer_of(found, task)._replace(paths=components, weights=found.probabilities))
     return answers
@@ -218,8 +218,8 @@ def mixture_likelihood(task: Task, forecaster: Forecaster) -> list[Answer]:
 
 def mixture_futures(task: Task, forecaster: Forecaster) -> list[Answer]:
     """Return the same mixture with futures as those of the forecaster: medians of sampled paths near the components."""
-    rival = getattr(forecaster, "mixture_", None) or mixture(forecaster)
-    return [answer_of(rival.forecast(history), task) for history in task.histories]
+    baseline = getattr(forecaster, "mixture_", None) or mixture(forecaster)
+    return [answer_of(baseline.forecast(history), task) for history in task.histories]
 
 
 def answer_of(found: Forecast, task: Task) -> Answer:
@@ -285,7 +285,7 @@ def _numbered(values: np.ndarray) -> pd.DataFrame:
     return pd.concat(rows).dropna()
 
 
-RIVALS: dict[str, Callable[[Task, Forecaster], list[Answer]]] = {
+BASELINES: dict[str, Callable[[Task, Forecaster], list[Answer]]] = {
     "seasonal_naive": seasonal_naive,
     "codebook": codebook,
     "nine_quantiles": nine_quantiles,

@@ -27,8 +27,8 @@ from benchmarks.tables._forecasts import (
     of_density,
     one_interval,
 )
-from benchmarks.tables._network_rivals import realmlp, realmlp_folds, skpro_mdn, tabm, tabm_folds
-from benchmarks.tables._tree_rivals import (
+from benchmarks.tables._network_baselines import realmlp, realmlp_folds, skpro_mdn, tabm, tabm_folds
+from benchmarks.tables._tree_baselines import (
     boosted_quantiles,
     catboost_quantiles,
     kmeans_residuals,
