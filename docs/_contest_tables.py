@@ -97,17 +97,13 @@ def contest(results=CONTEST):
     elsewhere = {run.split()[0] for run in machine.get("on_gpu", [])} | set(machine.get("times_of_another_machine", []))
     methods = sorted((row for row in rows if "method" in row), key=lambda row: list(NAMES).index(row["method"]))
     title = "Baseline divided by DensityRegressor, geometric mean over sets (above 1: DensityRegressor is lower)"
-    densities = (
-        "Densities: CRPS and RMSE relative to DensityRegressor; difference of its log-likelihood to the baseline"
-    )
+    densities = "Densities: CRPS and RMSE relative to DensityRegressor; its log-likelihood minus the baseline's"
     return "\n".join(
         [
             best([row for row in rows if "measure" in row]),
             ratios(methods, [f"distortion_{k}" for k in (1, 2, 5, 10)], title),
             ratios(methods, ["crps", "log_likelihood", "rmse"], densities),
-            ratios(
-                methods, ["fit_seconds", "predict_seconds"], "Time, baseline divided by DensityRegressor", elsewhere
-            ),
+            ratios(methods, ["fit_seconds", "predict_seconds"], "Time, baseline / DensityRegressor", elsewhere),
             sets(methods, elsewhere),
         ]
     )

@@ -73,9 +73,8 @@ def overall(rows):
             ratio, p = row[measure]["ratio"], row[measure]["p"]
             cells.append(f"{ratio:.2f}" + ("" if p is None else f" (p = {p:.2g})"))
         body.append(cells)
-    title = (
-        f"Baseline divided by MCLRegressor, geometric mean over {rows[0]['distortion']['n_pairs']} folds of all sets"
-    )
+    n_folds = rows[0]["distortion"]["n_pairs"]
+    title = f"Baseline divided by MCLRegressor, geometric mean over {n_folds} folds of all sets"
     return list_table(title + " (above 1: MCLRegressor is lower)", body)
 
 

@@ -1,8 +1,8 @@
 """Baselines of the table benchmark that are networks of other packages; each is fitted to a standardized table.
 
-RealMLP and TabM are those of pytabkit with its defaults, trained for 50 quantiles; what they choose, they choose on
-rows that they hold out themselves. `TORCHMCL_BASELINES_ON=cuda` trains them on a GPU. The mixture density network of skpro
-has its defaults, too, which hold out nothing.
+RealMLP and TabM are pytabkit's implementations with default settings, trained for 50 quantiles. They select epochs on
+rows that they hold out themselves. `TORCHMCL_BASELINES_ON=cuda` trains them on a GPU. The mixture density network of
+skpro has default settings too, and holds out no rows.
 """
 
 import contextlib
