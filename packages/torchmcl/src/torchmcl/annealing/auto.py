@@ -245,12 +245,12 @@ class AutoAnnealing:
         ends = holds & ~rewinds & (~pays | (epoch >= latest))
         begins = rewinds | ends
         # Once the rate falls, no measurement changes a model, so that a fleet need not measure it with the others.
-        open_ = holds | (self._after_hold(state, epoch - 1, n_epochs) < numbers.settling)
-        best = torch.where(known & open_, measured.best.float(), state["best"])
+        is_unsettled = holds | (self._after_hold(state, epoch - 1, n_epochs) < numbers.settling)
+        best = torch.where(known & is_unsettled, measured.best.float(), state["best"])
         overfit = state["overfit"]
         if trained is not None:
             gap = torch.where(holds, measured.mean / trained.mean, measured.best / trained.best).log()
-            gap = torch.where(open_, gap / numbers.gap, 0.0)
+            gap = torch.where(is_unsettled, gap / numbers.gap, 0.0)
             overfit = torch.maximum(overfit, gap.clamp(0, 1).nan_to_num(0.0).square())
         separations = torch.where(begins, (cost / state["first"].clamp_min(_TINY)).sqrt().clamp(max=1), 0.0)
         new = {
@@ -283,8 +283,8 @@ class AutoAnnealing:
         every = max(1.0, n_epochs / POLICY_CONSTANTS.n_checks)
         is_time = torch.floor(torch.zeros_like(after) + epoch / every) > torch.floor(state["seen"] / every)
         may = (state["begun"] >= 0) & (state["has_zero"] > 0) & is_time & self.moves
-        began = self._after_hold(state, epoch - 1, n_epochs)  # of the epoch that ended, in which the rate did not fall
-        return may & (after >= self.cooling) & (began < POLICY_CONSTANTS.settling)
+        start_of_epoch = self._after_hold(state, epoch - 1, n_epochs)  # of the epoch that has ended
+        return may & (after >= self.cooling) & (start_of_epoch < POLICY_CONSTANTS.settling)
 
     def value(self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: float) -> AutoValues:
         """Return the settings of an epoch.
@@ -312,9 +312,9 @@ class AutoAnnealing:
         noise = noise / first
         per_row = noise * (1 - noise) / state["n_rows"].clamp_min(1)  # 0 if nothing is learned
         decay = state["overfit"] * self.noise_decay * per_row
-        may = torch.zeros_like(decay) + epoch >= 2 * numbers.probe * n_epochs
-        decay = torch.where(may, decay, 0.0).clamp(max=numbers.strongest)
-        # Without a hold or a rewind, what the distortion of the untrained model is relative to is unknown.
+        is_trained = torch.zeros_like(decay) + epoch >= 2 * numbers.probe * n_epochs
+        decay = torch.where(is_trained, decay, 0.0).clamp(max=numbers.strongest)
+        # Without a hold or a rewind, the model may still be untrained, and its distortion says nothing about noise.
         cools = (state["begun"] > 0) & (state["has_zero"] > 0) & (temperature > 0) & (self.noise_decay > 0)
         stiff = torch.where(cools, numbers.stiffness * (state["lowest"] / first).clamp(max=1), 0.0)
         return AutoValues(temperature, rate, torch.maximum(decay, stiff))
