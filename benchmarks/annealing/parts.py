@@ -4,11 +4,11 @@ python -m benchmarks.annealing.parts --records FILE.jsonl [--device cuda] [--dat
     [--arms "all parts; WTA"] [--before FILE.jsonl] [--out FILE.json]
 
 Single networks, nothing chosen per problem. Where automatic annealing does not set the learning rate or the weight
-decay, they are those of the fixed rules: a cosine, and 0.05. For each arm: the distortions of test rows after the last
-epoch, relative to the floor where it is known. A problem whose line is in the records is not run again. Several
-processes can append to the same records, each with its own `--problems`. At the end all arms are compared with "all
-parts", of this run or of the records of another version: geometric mean of the ratios over paired sets, and p of
-Wilcoxon's test after Holm's correction over the problems of an arm.
+decay, the settings are the same as for the fixed rules: a cosine, and 0.05. The record of each arm has the distortions
+of test rows after the last epoch, relative to the floor where it is known. A problem whose line is in the records is
+not run again. Several processes can append to the same records, each with its own `--problems`. At the end all arms are
+compared with "all parts", of this run or of the records of another version: geometric mean of the ratios over paired
+sets, and p of Wilcoxon's test after Holm's correction over the problems of an arm.
 """
 
 import json

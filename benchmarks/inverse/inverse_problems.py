@@ -1,9 +1,9 @@
 """Posteriors of three inverse problems of sbibm by annealed mixtures of full normals.
 
-The simulators are those of the tasks "two moons", "SLCP" and "Gaussian mixture"; observations are read from a file with
-arrays `TASK_i_observation` and `TASK_i_reference`, made of the files of sbibm. Ensembles that differ in the space of
-the parameters, the first temperature (1 is a mixture density network) and the weight decay are trained in one stack.
-All choices are made by the likelihood of held-out simulations; the references are only read by `c2st.py`.
+The simulators come from the sbibm tasks "two moons", "SLCP" and "Gaussian mixture"; observations are read from a file
+with arrays `TASK_i_observation` and `TASK_i_reference`, made from the files of sbibm. Ensembles that differ in the
+space of the parameters, the first temperature (1 is a mixture density network) and the weight decay are trained in one
+stack. All choices are made by the likelihood of held-out simulations; the references are only read by `c2st.py`.
 
     python -m benchmarks.inverse.inverse_problems --data out/sbibm.npz --simulations 10000 --out out/inverse
 """

@@ -311,7 +311,7 @@ def hard(share: Tensor) -> mcl.AssignmentRule:
     return mcl.WTA()
 
 
-# Settings with the lowest distance on the validation pictures. One answer of the ensemble is that of one U-Net.
+# Settings with the lowest distance on the validation images. Each prediction of the ensemble comes from one U-Net.
 METHODS: dict[str, Method] = {
     "ensemble of five": Plain(n_members=5),
     "dropout": Plain(dropout=0.5),

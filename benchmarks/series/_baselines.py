@@ -1,6 +1,6 @@
-"""Baselines of the forecaster in `series.py`: each predicts the windows of a task.
+"""Baseline methods for `series.py`: each function forecasts the windows of a task.
 
-TiDE and PatchTST are left out if neuralforecast is not installed; paths of statsforecast come from `simulated.py`.
+TiDE and PatchTST are left out if neuralforecast is not installed. `simulated.py` computes the paths of statsforecast.
 """
 
 import copy
@@ -23,19 +23,19 @@ from torchmcl_forecast.windows import Source, Window
 
 N_PATHS, N_SAMPLES = 16, 200
 LEVEL = torch.tensor(LEVELS, dtype=torch.float64)
-# Pairs of a window and a series that a slow method forecasts, where there is a season.
+# Number of (window, series) pairs that a slow method forecasts if the data set has a season.
 N_SLOW = 24
 
 
 class Task(NamedTuple):
-    """Data set: training series, and the values that follow the history of each window.
+    """Data set: training series, histories of the windows, and the true values that follow each history.
 
     Attributes:
-        train: Training series, a wide or a long frame.
-        histories: Frames, one per window.
+        train: Training series, a wide or long data frame.
+        histories: Data frames of past values, one per window.
         truths: True values of each window, [series, horizon].
         horizon: Number of steps to forecast.
-        season: Season of the seasonal naive forecast in GIFT-Eval.
+        season: Seasonal period of the seasonal naive forecast in GIFT-Eval.
         joint: Whether all series form one path.
     """
 
@@ -57,14 +57,14 @@ class Answer(NamedTuple):
 
 
 def past_windows(forecaster: Forecaster, n: int = 20_000) -> Window:
-    """Return windows of the training part, in units of the best naive forecast."""
+    """Return random windows of the training part, scaled by the error of the best naive forecast."""
     source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
     places = source.places()
     return source.window(places[torch.randperm(len(places), generator=torch.Generator().manual_seed(0))[:n]])
 
 
 def ends(forecaster: Forecaster, history: pd.DataFrame) -> Window:
-    """Return the windows that follow a history."""
+    """Return the window of each series that follows a history."""
     panel = forecaster.forecast(history).panel
     source = Source(panel, forecaster.layout_, forecaster._season)
     return source.window(source.ends())
@@ -73,7 +73,7 @@ def ends(forecaster: Forecaster, history: pd.DataFrame) -> Window:
 def codebook(task: Task, forecaster: Forecaster) -> list[Answer]:
     """Return the best naive forecast plus k-means centers of its past errors, without a network.
 
-    On exchange rates they are past changes of the logarithm, of all rates together.
+    For joint paths (exchange rates), the centers are past changes of the logarithm of all series together.
     """
     if task.joint:
         logs = np.log(task.train.to_numpy())
@@ -100,7 +100,7 @@ def _centers(rows: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
 
 
 def _of_atoms(paths: torch.Tensor, shares: torch.Tensor, task: Task) -> Answer:
-    """Return the prediction of paths [series, paths, steps] with the same probabilities for all series."""
+    """Convert paths [series, paths, steps] to a prediction with the same probabilities for all series."""
     steps = paths.transpose(1, 2).reshape(-1, paths.shape[1])
     values, order = steps.sort(dim=1)
     mass = shares[order].cumsum(dim=1).contiguous()
@@ -110,9 +110,9 @@ def _of_atoms(paths: torch.Tensor, shares: torch.Tensor, task: Task) -> Answer:
 
 
 def seasonal_naive(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return the last season again, with normal errors as large as its past errors in each series, as in GIFT-Eval.
+    """Repeat the last season, with normal errors scaled to the past errors of each series, as in GIFT-Eval.
 
-    Errors accumulate from season to season, so that sampled paths are seasonal random walks.
+    Errors accumulate from season to season: sampled paths are seasonal random walks.
     """
     period, horizon = task.season, task.horizon
     noise = torch.randn(N_SAMPLES, -(-horizon // period), period, generator=torch.Generator().manual_seed(1))
@@ -133,11 +133,11 @@ def seasonal_naive(task: Task, forecaster: Forecaster) -> list[Answer]:
 
 
 def trained(forecaster: Forecaster, n_hypotheses: int, loss_of: Callable[..., torch.Tensor]) -> PathNetwork:
-    """Return the network of the forecaster, trained equally long on the same windows with a different loss.
+    """Train the network of the forecaster on the same windows, for about as many steps, with a different loss.
 
     Args:
         forecaster: Fitted forecaster.
-        n_hypotheses: Number of hypotheses of the network.
+        n_hypotheses: Number of hypotheses that the network predicts.
         loss_of: Function that maps predictions and a batch to the loss.
     """
     source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
@@ -165,7 +165,7 @@ def trained(forecaster: Forecaster, n_hypotheses: int, loss_of: Callable[..., to
 
 
 def nine_quantiles(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return nine free quantiles of each step from the same network, by the quantile loss."""
+    """Return nine unconstrained quantiles of each step from the same network, trained by the quantile loss."""
     level = LEVEL.float().view(1, 9, 1).to(forecaster.device)
 
     def loss_of(predictions: Any, batch: Any) -> torch.Tensor:
@@ -184,7 +184,7 @@ def nine_quantiles(task: Task, forecaster: Forecaster) -> list[Answer]:
 
 
 def mixture(forecaster: Forecaster) -> Forecaster:
-    """Return the forecaster with a network trained by the likelihood of its mixture and the CRPS of steps."""
+    """Return a copy of the forecaster whose network is trained by the mixture likelihood and the CRPS of each step."""
 
     def loss_of(predictions: Any, batch: Any) -> torch.Tensor:
         scale, mask = predictions.scale.squeeze(-1), batch.mask
@@ -200,13 +200,13 @@ def mixture(forecaster: Forecaster) -> Forecaster:
     baseline.tube_scores_ = None  # tubes are not measured, and would take time
     source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
     late = choose_calibration(source, forecaster.coverage)
-    if late is not None:  # without it, samples would cross their path back and forth
+    if late is not None:  # without a correlation, samples would cross their path back and forth
         baseline.correlation_ = baseline._correlation(source, late.places)
     return baseline
 
 
 def mixture_likelihood(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return the components of the mixture of the same network, trained by its likelihood instead of winners."""
+    """Return the mixture components of the same network, trained by likelihood instead of winner-takes-all."""
     baseline, answers = mixture(forecaster), []
     forecaster.mixture_ = baseline  # for `mixture_futures`
     for history in task.histories:
@@ -217,13 +217,13 @@ def mixture_likelihood(task: Task, forecaster: Forecaster) -> list[Answer]:
 
 
 def mixture_futures(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return the same mixture with futures as those of the forecaster: medians of sampled paths near the components."""
+    """Return the futures of the same mixture: medians of sampled paths near the components, as in the forecaster."""
     baseline = getattr(forecaster, "mixture_", None) or mixture(forecaster)
     return [answer_of(baseline.forecast(history), task) for history in task.histories]
 
 
 def answer_of(found: Forecast, task: Task) -> Answer:
-    """Return the prediction of a forecast of paths."""
+    """Convert a forecast of paths to a prediction."""
     few, weights = found.reduced(N_PATHS)
     quantiles = found.quantiles()[[f"q{level:g}" for level in LEVELS]].to_numpy(copy=True).T
     paths, samples = few.flatten(2) if task.joint else few[:, :, 0], found.sample_paths(N_SAMPLES).flatten(2)
@@ -231,14 +231,14 @@ def answer_of(found: Forecast, task: Task) -> Answer:
 
 
 def part_of(task: Task) -> list[tuple[int, int]]:
-    """Return the pairs of a window and a series that a slow method forecasts, drawn at random: all without a season."""
+    """Return the (window, series) pairs that a slow method forecasts: a random subset, or all without a season."""
     every = [(w, s) for w, truth in enumerate(task.truths) for s in range(len(truth))]
     order = np.random.default_rng(0).permutation(len(every))
     return [every[place] for place in order[: N_SLOW if task.season > 1 else None]]
 
 
 def of_samples(samples: np.ndarray, task: Task) -> Answer:
-    """Return the prediction of samples [series, samples, steps]; samples of different series are independent."""
+    """Convert samples [series, samples, steps] to a prediction; samples of different series are independent."""
     drawn_ = torch.from_numpy(samples.astype(float))
     quantiles = drawn_.quantile(LEVEL, dim=1)
     drawn_ = drawn_.transpose(0, 1).flatten(1).unsqueeze(0) if task.joint else drawn_
@@ -247,12 +247,12 @@ def of_samples(samples: np.ndarray, task: Task) -> Answer:
 
 
 def tide(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return nine quantiles of neuralforecast's TiDE with 256 units and 500 steps, on the same context."""
+    """Return nine quantiles from TiDE in neuralforecast with 256 units and 500 steps, on the same context."""
     return _of_neuralforecast("TiDE", task, forecaster, max_steps=500, hidden_size=256, scaler_type="standard")
 
 
 def patch_tst(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return nine quantiles of neuralforecast's PatchTST with its defaults and 2,000 steps, on a long context."""
+    """Return nine quantiles from PatchTST in neuralforecast with its defaults and 2,000 steps, on a long context."""
     context = min(max(512, 3 * task.horizon), int(np.median(np.isfinite(forecaster._panel.values).sum(axis=1))) // 2)
     return _of_neuralforecast("PatchTST", task, forecaster, max_steps=2000, input_size=context)
 
@@ -280,7 +280,7 @@ def _of_neuralforecast(name: str, task: Task, forecaster: Forecaster, **settings
 
 
 def _numbered(values: np.ndarray) -> pd.DataFrame:
-    """Return series as a long frame with numbers as times."""
+    """Return series as a long data frame with integer times."""
     rows = [pd.DataFrame({"unique_id": k, "ds": np.arange(len(row)), "y": row}) for k, row in enumerate(values)]
     return pd.concat(rows).dropna()
 

@@ -2,8 +2,8 @@
 
 The strength of the season, 1 - Var(remainder) / Var(season + remainder) as in Wang, Smith and Hyndman (2006), is at
 least 0.6, and a series has 2.5 to 10 periods. The generator was written after all constants of the detection. In the
-record, the rows of the generator "first" are those of an earlier one (commit de8a56eb), which influenced the limits of
-the p-value: they were loosened after a run with another seed.
+record, the rows with the generator "first" come from an earlier generator (commit de8a56eb), which influenced the
+limits of the p-value: they were loosened after a run with another seed.
 
     python -m benchmarks.series.seasons --out out/seasons.json
 """

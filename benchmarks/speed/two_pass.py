@@ -2,8 +2,9 @@
 
 python -m benchmarks.speed.two_pass [--device cuda] [--rows 16384] [--width 2048] [--out results/two_pass.json]
 
-The model is a residual decoder with a normal latent. The ideal time is that of the parts it cannot avoid, measured
-alone: a forward pass without a graph for each hypothesis, and a forward and backward pass for those with weight.
+The model is a residual decoder with a normal latent. The ideal time covers the unavoidable computations, measured
+alone: a forward pass without a graph for each hypothesis, and a forward and backward pass for each hypothesis with a
+nonzero weight.
 `strict_ratio` leaves the second forward pass out of the ideal. Gradients accumulate from chunk to chunk, so they are in
 memory during all but the first; the network is small against its activations, as large batches have it.
 """

@@ -1,8 +1,8 @@
 """Baselines of the table benchmark that are networks of other packages; each is fitted to a standardized table.
 
-RealMLP and TabM are pytabkit's implementations with default settings, trained for 50 quantiles. They select epochs on
-rows that they hold out themselves. `TORCHMCL_BASELINES_ON=cuda` trains them on a GPU. The mixture density network of
-skpro has default settings too, and holds out no rows.
+RealMLP and TabM are the implementations in pytabkit with default settings, trained for 50 quantiles. They make all
+choices on rows that they hold out themselves. `TORCHMCL_BASELINES_ON=cuda` trains them on a GPU. The mixture density
+network of skpro has default settings, too, which hold out no rows.
 """
 
 import contextlib

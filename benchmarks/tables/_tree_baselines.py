@@ -80,7 +80,7 @@ def xgboostlss(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
 
 
 def treeffuser(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
-    """Treeffuser, a diffusion by boosted trees, with its defaults: its distribution is that of 100 draws."""
+    """Treeffuser, a diffusion model of boosted trees, with its defaults; 100 samples represent its distribution."""
     from treeffuser import Treeffuser
 
     with warnings.catch_warnings():
@@ -97,7 +97,7 @@ def treeffuser(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
 
 
 class QuantileForest:
-    """A quantile regression forest: each row's distribution is that of the training rows in its leaves."""
+    """Quantile regression forest: the training targets in the leaves of a row are its predictive distribution."""
 
     def __init__(self, inputs: np.ndarray, targets: np.ndarray, leaf: int, seed: int) -> None:
         self.forest = RandomForestRegressor(200, min_samples_leaf=leaf, random_state=seed)

@@ -3,11 +3,12 @@
 python -m benchmarks.tables.classes [--tables ../shared/data] [--splits 3] [--sets iris,bike]
     [--out results/classes-cpu.json]
 
-All with their defaults; logistic regression and the MLP on standardised inputs. Each split holds out a quarter of the
-rows. scikit-learn's own tables are always there; of the regression tables in `--tables` (uci/*/data.npz and
-tables/*.csv.gz) the target is cut at its quantiles into classes, which are ambiguous near the cuts. The defaults of
-MCLClassifier were chosen on autompg, stock, pendulum, airfoil, skillcraft, sml, bike and iris, with other splits;
-`developed` marks these. Times are of one process, fits in turn, so that a busy moment hits all.
+All classifiers have default arguments; logistic regression and the MLP are fitted to standardized inputs. Each split
+holds out a quarter of the rows. The tables of scikit-learn are always available. The targets of the regression tables
+in `--tables` (uci/*/data.npz and tables/*.csv.gz) are cut at their quantiles into classes, which are ambiguous near the
+cuts. The defaults of MCLClassifier were chosen on other splits of autompg, stock, pendulum, airfoil, skillcraft, sml,
+bike and iris; `developed` marks these tables. All classifiers are fitted in turn in one process, so that other load on
+the machine affects all of their times.
 
 "one softmax" is MCLClassifier(n_hypotheses=1): the same networks, rows and calibration without a mixture.
 """
@@ -38,12 +39,12 @@ _DEVELOPED = {"autompg", "stock", "pendulum", "airfoil", "skillcraft", "sml", "b
 
 
 def cut(targets: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return the class of each target: between which quantiles it lies."""
+    """Return the class of each target: the index of the quantile interval that contains it."""
     return np.searchsorted(np.quantile(targets, np.linspace(0, 1, n_classes + 1)[1:-1]), targets)
 
 
 def tables(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return inputs and classes by the name of the table."""
+    """Return inputs and classes of the available tables, by table name."""
     found = {
         "iris": datasets.load_iris(return_X_y=True),
         "wine": datasets.load_wine(return_X_y=True),
@@ -82,7 +83,7 @@ def baselines(seed: int) -> dict[str, object]:
 
 
 def measured(model: object, split: list[np.ndarray]) -> dict[str, float]:
-    """Return the measures of a classifier on held-out rows, and the time of its fit."""
+    """Fit a classifier and return its metrics on held-out rows and its fit time."""
     train, test, labels, truth = split
     start = time.perf_counter()
     model.fit(train, labels)

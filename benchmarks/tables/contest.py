@@ -3,11 +3,11 @@
 python -m benchmarks.tables.contest --data FOLDER --records results/contest-records-cpu.csv
     --out results/contest-cpu.json
 
-FOLDER has `uci` and `tables` in it, or packed sets (`--pack FOLDER` writes them; `pmlb.py` those of PMLB).
-Each set, fold and method is one record; a rerun computes only what is missing. Every method gets the training part and
-is asked for its distribution of each test row; distortions are those of the best k points of its own distribution.
-`--inner` splits the training part of each fold again and leaves the test rows alone, for development. Times are CPU
-seconds of one thread.
+FOLDER contains the folders `uci` and `tables`, or packed data sets (`--pack FOLDER` writes them; `pmlb.py` packs the
+PMLB tables). Each combination of data set, fold and method is one record; a rerun computes only the missing records.
+Every method is fitted to the training part and predicts a distribution for each test row; distortions are computed from
+the best k points of this distribution. `--inner` splits the training part of each fold again and does not use the
+test rows, for development. Times are CPU seconds of one thread.
 """
 
 import csv
@@ -92,7 +92,7 @@ def fold_of(data: Path, name: str, fold: int, inner: bool) -> list[np.ndarray]:
 
 @functools.cache
 def warm_up(method: str) -> None:
-    """Import what a method needs and fill its caches, once in each process, so that times are those of its work."""
+    """Import the packages of a method and fill its caches once per process, so that these are not timed."""
     rng = np.random.default_rng(0)
     DENSITIES[method](rng.normal(size=(60, 2)), rng.normal(size=60), 0)(rng.normal(size=(5, 2)))
 

@@ -2,8 +2,9 @@
 
 python -m benchmarks.tables.predictions [--rows 50000] [--out results/predictions-cpu.json]
 
-The table is that of estimator.py: 8 columns, two branches. Processor time, not wall time, so that other programs on the
-machine change little; `rows_per_second` is the best of three calls. With n threads rows are split evenly.
+The table comes from estimator.py: 8 columns, two branches. Processor time is measured instead of wall time, so that
+other programs on the machine have little influence; `rows_per_second` is the best of three calls. With n threads, rows
+are split evenly.
 """
 
 import time

@@ -17,7 +17,7 @@ import polars as pl
 
 from benchmarks._common import parser, report
 
-# Runs a command and says what it took; the child's peak is that of the command alone.
+# Runs a command and prints its exit status, its time and its peak memory, which excludes the memory of this process.
 _MEASURE = """
 import resource, subprocess, sys, time
 start = time.perf_counter()
