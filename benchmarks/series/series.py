@@ -1,7 +1,7 @@
 """Forecasts of public series: the forecaster and its baselines (`_baselines.py`).
 
-All methods of a set run in the same process on the same windows. Nothing is chosen on the test parts: the forecaster
-has its defaults everywhere. ``--part inner`` measures the windows before the test part instead, for choices.
+All methods run on the same windows of a data set in the same process. Nothing is chosen on the test parts: the
+forecaster always has default arguments. ``--part inner`` evaluates the windows before the test part, for choices.
 
     python -m benchmarks.series.series --data FOLDER --sets weekly,hourly,etth1,exchange --out out/series.json
 """
@@ -38,7 +38,7 @@ N_WINDOWS = 20
 
 
 def m4(folder: Path, name: str, inner: bool) -> Task:
-    """Return a set of the M4 competition: one window, the official test part."""
+    """Return a data set of the M4 competition: one window, the official test part."""
     parts = []
     for part in ("train", "test"):
         with gzip.open(folder / f"m4-{name}-{part}.csv.gz", "rt") as file:
@@ -54,7 +54,7 @@ def m4(folder: Path, name: str, inner: bool) -> Task:
 
 
 def rolled(frame: pd.DataFrame, horizon: int, season: int, inner: bool, joint: bool) -> Task:
-    """Return the last windows of a wide frame, one after the other; learned is from what is before all of them."""
+    """Return the last windows of a wide data frame; the training part is everything before the first window."""
     frame = frame.iloc[: -N_WINDOWS * horizon] if inner else frame
     starts = [len(frame) - k * horizon for k in range(N_WINDOWS, 0, -1)]
     truths = [frame.iloc[start : start + horizon].to_numpy().T for start in starts]
@@ -62,7 +62,7 @@ def rolled(frame: pd.DataFrame, horizon: int, season: int, inner: bool, joint: b
 
 
 def load(folder: Path, name: str, inner: bool) -> Task:
-    """Return a set by its name."""
+    """Return a data set by its name."""
     if name in ("hourly", "weekly"):
         return m4(folder, name, inner)
     if name == "etth1":
@@ -78,7 +78,7 @@ def load(folder: Path, name: str, inner: bool) -> Task:
 
 
 def ours(task: Task, options: dict[str, object]) -> tuple[Forecaster, list[Answer], dict[str, object]]:
-    """Return the fitted forecaster, its predictions, and more for the record: time of the fit, coverage of tubes."""
+    """Return the fitted forecaster, its predictions, and other values to record: fit time and coverage of tubes."""
     began = time.perf_counter()
     forecaster = Forecaster(N_PATHS, joint=task.joint, **options).fit(task.train, horizon=task.horizon)
     seconds = time.perf_counter() - began
@@ -115,10 +115,10 @@ def variogram_score(samples: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
 
 
 def measures(task: Task, answers: list[Answer], units: list[torch.Tensor]) -> dict[str, float]:
-    """Return the CRPS of GIFT-Eval, and of methods with paths the best-of-16 distortion, energy and variogram scores.
+    """Return the CRPS of GIFT-Eval; for methods with paths also best-of-16 distortion, energy and variogram scores.
 
-    Distances of a series are in units of its best naive forecast; on exchange rates the distortion is TimeMCL's, in the
-    units of the rates.
+    Distances are measured for each series in units of the error of its best naive forecast, but for exchange rates in
+    the units of the rates, as in TimeMCL.
     """
     loss, total, best, energy, of_samples, variogram = torch.zeros(9, dtype=torch.float64), 0.0, [], [], [], []
     for answer, truth, unit in zip(answers, task.truths, units, strict=True):
@@ -151,7 +151,7 @@ def measures(task: Task, answers: list[Answer], units: list[torch.Tensor]) -> di
 
 
 def selected(answers: list[Answer], pairs: list[tuple[int, int]]) -> list[Answer]:
-    """Return the predictions for pairs of a window and a series only."""
+    """Select the predictions for some (window, series) pairs."""
     found = []
     for window, answer in enumerate(answers):
         rows = torch.tensor([series for other, series in pairs if other == window], dtype=torch.long)
@@ -161,14 +161,14 @@ def selected(answers: list[Answer], pairs: list[tuple[int, int]]) -> list[Answer
 
 
 def in_part(task: Task, units: list[torch.Tensor], pairs: list[tuple[int, int]]) -> tuple[Task, list[torch.Tensor]]:
-    """Return the truths and units of pairs of a window and a series only."""
+    """Select the true values and units for some (window, series) pairs."""
     rows = [[series for other, series in pairs if other == window] for window in range(len(task.truths))]
     truths = [truth[row] for truth, row in zip(task.truths, rows, strict=True)]
     return task._replace(truths=truths), [unit[row] for unit, row in zip(units, rows, strict=True)]
 
 
 def simulated(task: Task, path: Path) -> tuple[list[Answer], list[tuple[int, int]], float]:
-    """Return answers from paths that `simulated.py` wrote, their windows and series, and the seconds it took."""
+    """Return predictions from the paths saved by `simulated.py`, their (window, series) pairs, and the seconds."""
     with np.load(path) as saved:
         pairs, samples, seconds = (saved[name] for name in ("pairs", "samples", "seconds"))
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))
@@ -180,7 +180,7 @@ def simulated(task: Task, path: Path) -> tuple[list[Answer], list[tuple[int, int
 
 
 class Bench:
-    """Methods on one set, and the records of their measures.
+    """Evaluation of methods on one data set, and the records of their metrics.
 
     Args:
         task: Data set.
@@ -195,7 +195,7 @@ class Bench:
         self.fitted = False
 
     def run(self, method: str, folder: Path | None) -> None:
-        """Measure a method; baselines read the windows of a forecaster, which need not be trained for that.
+        """Evaluate a method; baselines read the windows of a forecaster, which needs no training for this purpose.
 
         Args:
             method: Name of the method.
@@ -238,7 +238,7 @@ class Bench:
 
 
 def main() -> None:
-    """Run the sets and write the record."""
+    """Evaluate all data sets and write the record."""
     arguments = parser(__doc__.splitlines()[0])
     arguments.add_argument("--data", type=Path, required=True, help="folder with the series")
     arguments.add_argument("--sets", default="weekly,hourly,etth1,exchange")

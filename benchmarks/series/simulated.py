@@ -17,12 +17,12 @@ import pandas as pd
 from benchmarks.series._baselines import N_SAMPLES, Task, part_of
 from benchmarks.series.series import load
 
-# Values of a series that are read: longer pasts take hours.
+# Number of past values that the models read: longer histories take hours.
 N_RECENT = 480
 
 
 def histories(task: Task, window: int) -> list[np.ndarray]:
-    """Return the series of a window without missing values at their beginnings."""
+    """Return the series of a window without leading missing values."""
     frame = task.histories[window]
     if "unique_id" in frame:
         return [group.to_numpy() for _, group in frame.groupby("unique_id").y]
@@ -30,7 +30,7 @@ def histories(task: Task, window: int) -> list[np.ndarray]:
 
 
 def simulate(task: Task, model: str, path: Path, until: float) -> bool:
-    """Add paths to a file until a time; return whether all are there.
+    """Add paths to a file until a time limit; return whether the file is complete.
 
     Args:
         task: Data set.

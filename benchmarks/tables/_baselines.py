@@ -83,7 +83,7 @@ def mixture_neg_log_likelihood(*, hypotheses: Tensor, targets: Tensor) -> Tensor
 
 
 def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
-    """A mixture of five normals, on the fleet: trunk, optimizer, rate, decay and number of steps as ours."""
+    """Mixture of five normals with the trunk, optimizer, learning rate, weight decay and steps of MCLRegressor."""
     parts = train_test_split(inputs, targets, test_size=0.1, random_state=seed)
     train_x, held_x, train_y, held_y = (torch.from_numpy(part).float() for part in parts)
     batch = even_batch_size(len(train_x), default_batch_size(len(train_x)))
@@ -115,7 +115,7 @@ def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) 
 
 
 def mdn_ensemble(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
-    """Five mixture density networks, each with its own rows to stop early, as one mixture."""
+    """Mixture of five mixture density networks, each with its own held-out rows for early stopping."""
     members = [mixture_density_network(inputs, targets, 5 * seed + member) for member in range(5)]
 
     def predict(rows: np.ndarray) -> Forecast:
@@ -208,7 +208,7 @@ WEIGHTS = {"tabpfn": "TABPFN_WEIGHTS"}
 
 
 def installed(methods: list[str]) -> list[str]:
-    """Return the methods whose packages and weights are installed, and print why the others are left out."""
+    """Return the methods whose packages and weights are installed, and print why other methods are left out."""
     here = []
     for name in methods:
         if name in PACKAGES and not importlib.util.find_spec(PACKAGES[name]):

@@ -151,7 +151,7 @@ def add(path: Path, job: Job, values: dict[str, float | None]) -> None:
 
 
 def by_set(rows: dict[Job, dict[str, float | None]], method: str, measure: str) -> dict[str, float]:
-    """Return the mean over folds of log ratios to ours (of log-likelihoods: minus their difference) for each set."""
+    """Return the mean log ratio to `DensityRegressor` per data set (for log-likelihoods: minus the difference)."""
     pairs: dict[str, list[float]] = {}
     for (name, fold, other), values in rows.items():
         ours = rows.get((name, fold, "ours"))
@@ -166,7 +166,7 @@ def by_set(rows: dict[Job, dict[str, float | None]], method: str, measure: str) 
 
 
 def summary(rows: dict[Job, dict[str, float | None]]) -> list[dict[str, object]]:
-    """Return each baseline against ours: means over sets, sets on which ours is better, a paired test over sets."""
+    """Compare each baseline with `DensityRegressor`: means, numbers of wins, and a paired test over data sets."""
     result: list[dict[str, object]] = []
     methods = dict.fromkeys(key[2] for key in rows)
     shared = {key[:2] for key in rows if key[2] != "ours"}

@@ -32,7 +32,7 @@ def simulated(n_rows: int, noise: float, seed: int = 0) -> tuple[np.ndarray, np.
 
 
 def tables(n_rows: int, folder: Path | None) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield name, inputs and targets of each table, of `n_rows` rows and of those to test on."""
+    """Yield the name, inputs and targets of each table: `n_rows` training rows and the test rows."""
     yield "simulated, noise", *simulated(n_rows + _N_TEST, 0.5)
     yield "simulated, little noise", *simulated(n_rows + _N_TEST, 0.01)
     if folder is not None:
@@ -44,7 +44,7 @@ def tables(n_rows: int, folder: Path | None) -> Iterator[tuple[str, np.ndarray, 
 def seconds_of_fit(
     inputs: np.ndarray, targets: np.ndarray, device: str, **options: Any
 ) -> tuple[float, DensityRegressor]:
-    """Return the seconds of a fit, by default with the defaults, and the model."""
+    """Fit a model, with default settings unless `options` change them, and return the seconds and the model."""
     start = time.perf_counter()
     model = DensityRegressor(device=device, random_state=0, **options).fit(inputs, targets)
     return time.perf_counter() - start, model

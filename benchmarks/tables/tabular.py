@@ -3,8 +3,8 @@
 python -m benchmarks.tables.tabular --data FOLDER --records results/tabular-records-cpu.csv
     --out results/tabular-cpu.json
 
-Each set, fold and method is one record; a rerun computes only what is missing (`--redo ours` computes ours again), and
-the summary is made of all records.
+Each combination of data set, fold and method is one record; a rerun computes only the missing records (`--redo ours`
+recomputes the records of torchmcl), and the summary is computed from all records.
 Times are CPU seconds of this process, so that a busy machine does not count; one thread is used.
 """
 
@@ -95,7 +95,7 @@ class Records:
         self.read()
 
     def read(self) -> None:
-        """Take in what the file holds now; a line that was cut off by a crash is left out."""
+        """Read the records in the file; a line that was cut off by a crash is left out."""
         if not self.path.exists():
             return
         with self.path.open(newline="") as file:
@@ -131,7 +131,7 @@ def _line(key: tuple[str, int, str], values: dict[str, float | None]) -> str:
 def run(
     records: Records, sets: dict[str, int], methods: list[str], data: Path | None = None, n_rows: int = 2000
 ) -> None:
-    """Compute what is missing in the records: `sets` says how many folds of each. Fold 0 of all sets comes first."""
+    """Compute the missing records; `sets` maps data sets to numbers of folds. Fold 0 of all data sets comes first."""
     for fold in range(max(sets.values())):
         for name in (name for name, n_folds in sets.items() if fold < n_folds):
             missing = [method for method in methods if (name, fold, method) not in records.rows]
@@ -152,7 +152,7 @@ def complete(rows: Rows) -> Rows:
 
 
 def summary(rows: Rows) -> list[dict[str, object]]:
-    """Return mean and standard error of each set, method and measure, and paired tests against ours."""
+    """Return mean and standard error for each data set, method and metric, and paired tests against torchmcl."""
     result: list[dict[str, object]] = []
     for name, method in dict.fromkeys((key[0], key[2]) for key in rows):
         folds = sorted(key[1] for key in rows if (key[0], key[2]) == (name, method))
@@ -170,7 +170,7 @@ def summary(rows: Rows) -> list[dict[str, object]]:
 
 
 def log_ratios(rows: Rows, method: str, sets: list[str], measure: str) -> np.ndarray:
-    """Return the logarithm of a measure divided by ours, for each fold of some sets that both have."""
+    """Return log ratios of a metric between a method and torchmcl, for each fold in `sets` that has both records."""
     keys = [key for key in rows if key[2] == method and key[0] in sets and (*key[:2], "ours") in rows]
     pairs = [(rows[key][measure], rows[*key[:2], "ours"][measure]) for key in keys]
     return np.array([math.log(a / b) for a, b in pairs if a and b])
@@ -182,7 +182,7 @@ def paired_p(ratios: np.ndarray) -> float | None:
 
 
 def overall(rows: Rows) -> list[dict[str, object]]:
-    """Return for each baseline the geometric mean of its ratios to ours over all UCI folds, and their paired tests."""
+    """Return for each baseline the geometric mean ratio to torchmcl over all UCI folds, and a paired test."""
     result: list[dict[str, object]] = []
     sets = sorted({key[0] for key in rows} - {"inverse"})
     for method in dict.fromkeys(key[2] for key in rows if key[2] != "ours"):
